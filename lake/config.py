@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -63,7 +63,7 @@ def parse_bytes(size: int | str) -> int | None:
     factor = match and _BYTES.get(match[2].lower() or "b")
     if not match or not factor:
         raise ValueError(f"{size!r} is not a size: write e.g. '64MiB', '60GB' or 'unlimited'")
-    return int(Decimal(match[1]) * factor)
+    return int(Fraction(match[1]) * factor)
 
 
 def format_bytes(size: int | None) -> str:
@@ -75,11 +75,15 @@ def format_bytes(size: int | None) -> str:
     if size is None:
         return "unlimited"
     power = 0
-    while power + 1 < len(_DECIMAL) and 2 * size >= 1999 * 1000**power:  # would round up to 1000
+    while power + 1 < len(_DECIMAL) and _rounded(size, 1000**power) >= 1000:
         power += 1
-    scaled = size / 1000**power
-    digits = 1 if power and scaled < 9.95 else 0
-    return f"{scaled:.{digits}f} {_DECIMAL[power]}"
+    tenths = _rounded(10 * size, 1000**power)
+    number = f"{tenths // 10}.{tenths % 10}" if power and tenths < 100 else _rounded(size, 1000**power)
+    return f"{number} {_DECIMAL[power]}"
+
+
+def _rounded(size: int, unit: int) -> int:
+    return (2 * size + unit) // (2 * unit)
 
 
 def parse_duration(duration: float | str | timedelta) -> float:
@@ -180,7 +184,7 @@ def write_config(path: str | os.PathLike[str], **settings: Any) -> None:
         _check(name, value, f"write_config({name}=)")
     before = _text(path) if path.exists() else ""
     text = _edited(before, new)
-    if _parse(text, path) != _settings(before, path) | new:
+    if not _says(text, _settings(before, path) | new):
         raise ConfigError(f"{path}: cannot be edited line by line; set {', '.join(sorted(new))} by hand")
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -340,12 +344,25 @@ def _anchored(path: Path) -> dict[str, Any]:
 
 
 def _edited(text: str, new: Mapping[str, Any]) -> str:
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n") if text else []
     for name, value in new.items():
-        line = f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        line = f"{name} = {_toml(value)}"
         at = [i for i, old in enumerate(lines) if re.match(rf"\s*{name}\s*=", old)]
         if at:
             lines[at[0]] = line
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def _toml(value: str | int | bool) -> str:
+    return json.dumps(value, ensure_ascii=False).replace(
+        "\x7f", "\\u007f"
+    )  # all that JSON leaves and TOML forbids
+
+
+def _says(text: str, settings: Mapping[str, Any]) -> bool:
+    try:
+        return tomllib.loads(text) == settings
+    except tomllib.TOMLDecodeError:
+        return False
