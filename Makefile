@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-full check cover bench bench-quick clean
+.PHONY: demo test test-full check cover bench bench-quick docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP) ## a lake in a temporary folder: commit, query, train
@@ -32,6 +32,10 @@ bench: $(STAMP)
 
 bench-quick: $(STAMP)
 	$(BIN)/python -m benchmarks --quick
+
+docs: $(STAMP) ## the pages of docs/ as a site in build/docs
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean:
 	rm -rf .venv dist build
