@@ -1,0 +1,214 @@
+"""What differs between systems and between file systems; no other module asks where it runs.
+
+Every difference has a portable fallback, and a test that forces it. Errors stay OSError: callers know
+what a path means, this module does not.
+"""
+
+# File descriptors and flags are what this module is about:
+# ruff: noqa: PTH104, PTH108, PTH116
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+OPEN_FLAGS = (  # never inherited by a program started later, never followed through a link, never text
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+_UNSUPPORTED = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+
+# --- durability -----------------------------------------------------------------------------
+
+
+def fsync(fd: int) -> None:
+    """Force a file's bytes to the disk, on macOS through the drive's own cache too."""
+    full = getattr(fcntl, "F_FULLFSYNC", None) if sys.platform != "win32" else None
+    if full is not None:
+        try:
+            fcntl.fcntl(fd, full)
+            return
+        except OSError:  # network file systems have no such call
+            pass
+    os.fsync(fd)
+
+
+def fsync_dir(path: str) -> None:
+    """Force the names in a directory to the disk, where the system knows such a thing."""
+    if sys.platform == "win32":
+        return
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(fd)
+
+
+# --- creating a name only if it is free -----------------------------------------------------
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not os.path.samestat(os.stat(source), os.lstat(target)):  # NFS repeats a call whose reply it lost
+            raise
+    except PermissionError as error:  # EPERM is how FAT says that it has no hard links
+        if error.errno != errno.EPERM:
+            raise
+        raise OSError(errno.ENOTSUP, "no hard links here", target) from error
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(source)
+
+
+def _rename(source: str, target: str) -> None:
+    if sys.platform == "win32":
+        os.rename(source, target)  # never replaces
+        return
+    library = ctypes.CDLL(None, use_errno=True)
+    try:
+        if sys.platform == "darwin":
+            failed = library.renamex_np(os.fsencode(source), os.fsencode(target), 4)  # RENAME_EXCL
+        else:
+            failed = library.renameat2(
+                -100, os.fsencode(source), -100, os.fsencode(target), 1
+            )  # AT_FDCWD, NOREPLACE
+    except AttributeError:
+        raise OSError(errno.ENOSYS, "no rename without replacing here", target) from None
+    if failed:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), source, None, target)
+
+
+WAYS: tuple[Callable[[str, str], None], ...] = (_rename,) if sys.platform == "win32" else (_link, _rename)
+
+
+def link_new(source: str, target: str) -> None:
+    """Give the file `source` the name `target` in one step, unless that is taken; `source` is then gone.
+
+    Raises:
+        FileExistsError: `target` is taken; nothing happened.
+        OSError: with ENOTSUP, the file system has neither hard links nor a rename that never replaces.
+    """
+    for way in WAYS:
+        try:
+            return way(source, target)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+    raise OSError(errno.ENOTSUP, "neither hard links nor a rename that never replaces", target)
+
+
+# --- reading at a place ---------------------------------------------------------------------
+
+
+def read_at(fd: int, length: int, start: int) -> bytes:
+    """Up to `length` bytes from `start`, as one system call gives them. Not for a shared descriptor."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, length, start)
+    os.lseek(fd, start, os.SEEK_SET)
+    return os.read(fd, length)
+
+
+def read_into(fd: int, buffer: memoryview, start: int) -> int:
+    """How many bytes from `start` were put into `buffer` by one system call."""
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [buffer], start)
+    data = read_at(fd, len(buffer), start)
+    buffer[: len(data)] = data
+    return len(data)
+
+
+# --- clocks ---------------------------------------------------------------------------------
+
+
+def boot_clock() -> float:
+    """Seconds since some moment, the time that the machine slept included where the system can tell."""
+    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):  # the second sleeps on Linux, not on macOS
+        if hasattr(time, name):
+            return time.clock_gettime(getattr(time, name))
+    return time.monotonic()
+
+
+class SteadyClock:
+    """Seconds since the epoch that never go back and never run slower than the wall clock or the boot clock.
+
+    The wall clock may be set back, and the boot clock of some systems stops while they sleep.
+    """
+
+    def __init__(self) -> None:
+        self._offset = -inf
+
+    def __call__(self) -> float:
+        boot = boot_clock()
+        self._offset = max(self._offset, time.time() - boot)
+        return boot + self._offset
+
+
+# --- leases ---------------------------------------------------------------------------------
+
+
+def lock(fd: int, *, exclusive: bool, wait: bool = True) -> bool:
+    """Whether a lease on the open file was taken; it ends with `unlock` or the process, however that ends.
+
+    A second descriptor of the same process is a stranger like any other. On Windows every lease is exclusive.
+    """
+    if sys.platform == "win32":
+        os.lseek(fd, 0x7FFF_FFF0, os.SEEK_SET)  # locks are mandatory there: beyond what anybody reads
+        while True:
+            try:
+                msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+                return True
+            except OSError:
+                if not wait:
+                    return False
+                time.sleep(0.01)
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    """Give the lease up, also where a forked child still holds the descriptor."""
+    if sys.platform == "win32":
+        os.lseek(fd, 0x7FFF_FFF0, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+        return
+    fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+# --- the rest -------------------------------------------------------------------------------
+
+
+def available_disk(path: str | Path) -> int:
+    """Bytes that this user may still write where `path` is, or will be."""
+    place = Path(path).absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
+
+
+def after_fork(call: Callable[[], None]) -> None:
+    """Have `call` run in every forked child, before anything else of lake does."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=call)
