@@ -1,17 +1,60 @@
-"""Parts: Arrow IPC files that hold some of a shard's columns. This module encodes, decodes and verifies them.
+"""Parts: Arrow IPC files that hold some of a shard's columns. How rows become their bytes.
 
-It gets and gives bytes, never a store. Decoding trusts nothing: bytes that differ from what the manifest and
-the batches' own checks say raise `IntegrityError`, bytes that never were a part raise `FormatError`.
+What columns share a part, how many rows a record batch has and whether it is compressed are decided here, by
+frozen functions of the values. Reading is in `lake.format.decode`, whose names are here as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
-from lake.format.values import Part
+from lake.format.content import column_check
+from lake.format.decode import (
+    MAGIC,
+    OpenPart,
+    column_ranges,
+    decode_batch,
+    decode_columns,
+    file_schema,
+    head_range,
+    message_range,
+    needs_head,
+    open_mapped,
+    short_check,
+)
+from lake.format.normal import normal, occupied, overhead
+from lake.format.values import Batch, Part
+
+__all__ = [
+    "OpenPart",
+    "batch_rows",
+    "choose_codec",
+    "column_ranges",
+    "decode_batch",
+    "decode_columns",
+    "encode_part",
+    "fits",
+    "group_fields",
+    "head_range",
+    "message_range",
+    "needs_head",
+    "open_mapped",
+    "raw_size",
+]
+
+MIB = 2**20
+SMALL_BATCH = 16 * MIB  # raw bytes up to which a small part is one batch
+
+_SAMPLE = 256 * 1024  # raw bytes of each of the three runs of rows that decide a codec
+_SAVING = 0.15
+_JOIN = 64 * 1024  # bytes up to which what the encoder emits is joined before it is hashed and written
+
+Groups = tuple[tuple[str, ...], ...]
 
 
 class Sink(Protocol):
@@ -20,78 +63,208 @@ class Sink(Protocol):
     def write(self, data: Any, /) -> Any: ...
 
 
-def group_fields(mean_bytes: Mapping[str, float]) -> tuple[tuple[str, ...], ...]:
-    """How columns are divided into parts: `(light, heavy)`, or one group of all. Keeps the columns' order in each."""
-    raise NotImplementedError
+# --- layout -----------------------------------------------------------------------------------
+
+
+def group_fields(mean_bytes: Mapping[str, float]) -> Groups:
+    """How columns are divided into parts: `(light, heavy)`, or all in one. Each keeps the columns' order.
+
+    Heavy are the fewest largest columns that are each over 256 B a row and together over 8 times the rest.
+
+    >>> group_fields({"key": 12, "jpg": 7000, "label": 8})
+    (('key', 'label'), ('jpg',))
+    >>> group_fields({"key": 12, "label": 8})
+    (('key', 'label'),)
+    """
+    names = tuple(mean_bytes)
+    falling = sorted(names, key=lambda name: -mean_bytes[name])  # stable: ties in the columns' order
+    for count in range(1, len(names)):
+        heavy, rest = falling[:count], falling[count:]
+        if mean_bytes[heavy[-1]] <= 256:
+            break
+        if sum(mean_bytes[name] for name in heavy) > 8 * sum(mean_bytes[name] for name in rest):
+            light = tuple(name for name in names if name not in heavy)
+            return light, tuple(name for name in names if name in heavy)
+    return (names,)
 
 
 def batch_rows(rows: Any, raw_bytes: Any, target: int) -> Any:
-    """Rows in each record batch but the last of a part; ints or NumPy arrays, a frozen function.
+    """Rows in each record batch of a part but the last; for ints or arrays of them. Frozen.
 
-    `raw_bytes` is the part's. A part below `target / 4` (so every light part, and a short last shard) is cut
-    into batches of up to 16 MiB, usually one; others into about `target / 64`, within 256 KiB and 4 MiB.
+    A part below `target / 4` raw bytes (every light part, and a short last shard) is divided into batches of
+    up to 16 MiB, so mostly not at all; any other into batches of `target / 64`, within 256 KiB and 4 MiB.
+
+    >>> batch_rows(1000, 64 * MIB, 64 * MIB), batch_rows(1000, 15 * MIB, 64 * MIB)
+    (16, 1000)
     """
-    raise NotImplementedError
+    size = min(max(target // 64, 256 * 1024), 4 * MIB)
+    if isinstance(rows, np.ndarray):
+        per = np.where(raw_bytes < target // 4, SMALL_BATCH, size)
+        count = np.clip(-(-raw_bytes // per), 1, np.maximum(rows, 1))
+    else:
+        per = SMALL_BATCH if raw_bytes < target // 4 else size
+        count = min(max(-(-raw_bytes // per), 1), max(rows, 1))
+    return -(-rows // count)
 
 
 def fits(part: Part, rows: int, target: int) -> bool:
-    """Whether a part, found by content, also has the batches that a commit with this target would give it."""
-    raise NotImplementedError
+    """Whether a part that was found by its content also has the batches that this target gives it."""
+    return part.batches[0].rows == batch_rows(rows, part.raw_bytes, target)
+
+
+def raw_size(chunks: Sequence[pa.RecordBatch]) -> int:
+    """The `raw_bytes` of a part: what its columns take in memory, decoded; depends on their values alone."""
+    bits = sum(occupied(normal(column)) for chunk in chunks for column in chunk.columns)
+    return -(-bits // 8) + sum(overhead(field.type) for field in chunks[0].schema)
+
+
+# --- encoding ---------------------------------------------------------------------------------
 
 
 def choose_codec(chunks: Sequence[pa.RecordBatch]) -> str:
-    """ "zstd" where a sample of the part saves at least 15 %, else "none"."""
-    raise NotImplementedError
+    """The codec for a part of these rows: "zstd" where a sample gets smaller by at least 15 %, else "none"."""
+    rows = _Rows(chunks)
+    window = max(1, min(rows.count, _SAMPLE * rows.count // max(1, raw_size(chunks))))
+    plain = packed = 0
+    for start in sorted({0, (rows.count - window) // 2, rows.count - window}):
+        sample = rows.batch(start, window)
+        plain += _body(sample, "none")
+        packed += _body(sample, "zstd")
+    return "zstd" if packed <= (1 - _SAVING) * plain and packed < plain else "none"
 
 
 def encode_part(
     chunks: Sequence[pa.RecordBatch], sink: Sink, *, content: str, target: int, codec: str | None = None
 ) -> Part:
-    """Write the rows of `chunks` (stored schema, the part's columns) as one part; about a batch at a time in memory."""
-    raise NotImplementedError
+    """Write the rows of `chunks` (stored schema, only this part's columns) to `sink` as one part.
+
+    The bytes depend on the values alone, not on chunks, slices or what lies under nulls. They are hashed and
+    written batch by batch; beyond the input, memory holds one batch. `content` is the columns' content digest.
+    """
+    rows = _Rows(chunks)
+    if not rows.count or not rows.schema.names:
+        raise ValueError("a part has at least one row and one column")
+    raw = raw_size(chunks)
+    codec = codec or choose_codec(chunks)
+    size = batch_rows(rows.count, raw, target)
+    writer = _Writer(rows.schema, codec, sink)
+    for start in range(0, rows.count, size):
+        writer.write(rows.batch(start, min(size, rows.count - start)))
+    digest, length = writer.close()
+    return Part(digest, content, length, raw, codec, tuple(rows.schema.names), tuple(writer.batches))
 
 
-def column_ranges(message: bytes, part: Part, index: int, columns: Sequence[str], stored: pa.Schema) -> list[tuple[int, int]]:
-    """`(start, length)` in the file of what `columns` need of a batch's body, neighbours joined; checks the message."""
-    raise NotImplementedError
+class _Rows:
+    """Chunks as one run of rows, from which batches in normal form are taken."""
+
+    def __init__(self, chunks: Sequence[pa.RecordBatch]) -> None:
+        self.schema = file_schema(chunks[0].schema.names, chunks[0].schema)
+        self.chunks = [chunk for chunk in chunks if chunk.num_rows]
+        self.starts = np.cumsum([0, *(chunk.num_rows for chunk in self.chunks)])
+        self.count = int(self.starts[-1])
+
+    def batch(self, start: int, rows: int) -> pa.RecordBatch:
+        """These rows; copies only those of batches that lie in several chunks, and what hides under nulls."""
+        pieces = []
+        at, end = int(np.searchsorted(self.starts, start, "right")) - 1, start + rows
+        while start < end:
+            piece = self.chunks[at].slice(start - int(self.starts[at]), end - start)
+            pieces.append(piece)
+            start, at = start + piece.num_rows, at + 1
+        columns = zip(*(piece.columns for piece in pieces), strict=True)
+        arrays = [normal(column[0] if len(column) == 1 else pa.concat_arrays(column)) for column in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def decode_columns(
-    part: Part,
-    index: int,
-    message: bytes,
-    ranges: Mapping[tuple[int, int], bytes],
-    columns: Sequence[str],
-    stored: pa.Schema,
-    *,
-    verify: bool = True,
-    first_read: bool = False,
-) -> pa.RecordBatch:
-    """Those columns of a batch, from its message and the bytes of `column_ranges`."""
-    raise NotImplementedError
+class _Tap:
+    """A file that keeps references to what Arrow writes, so that it is hashed and passed on without a copy."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+
+    def write(self, data: Any) -> int:
+        self.pieces.append(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+
+    def take(self) -> list[Any]:
+        pieces, self.pieces = self.pieces, []
+        return pieces
 
 
-def decode_batch(
-    part: Part,
-    index: int,
-    data: Any,
-    columns: Sequence[str] | None,
-    stored: pa.Schema,
-    *,
-    verify: bool = True,
-    first_read: bool = False,
-) -> pa.RecordBatch:
-    """A batch from its whole bytes, message and body; without compression it refers to `data`."""
-    raise NotImplementedError
+class _Writer:
+    """An Arrow IPC file being written, hashed and described."""
+
+    def __init__(self, schema: pa.Schema, codec: str, sink: Sink) -> None:
+        self.batches: list[Batch] = []
+        self._sink, self._hash, self._length = sink, hashlib.sha256(), 0
+        self._tap = _Tap()
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._tap, "w"), schema, options=_options(codec))
+        self._head = MAGIC + schema.serialize().to_pybytes()
+        self._schema = short_check(self._head[len(MAGIC) :]).hex()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        checks = b"".join(column_check(column).to_bytes(8, "big") for column in batch.columns)
+        self._writer.write_batch(batch, custom_metadata={"schema": self._schema, "xxh3": checks.hex()})
+        pieces = self._tap.take()
+        if not self.batches:
+            pieces = self._without_head(pieces)
+        message, body = _split(pieces)
+        length = sum(len(piece) for piece in body)
+        self.batches.append(Batch(self._length, len(message), length, batch.num_rows, short_check(message)))
+        self._emit([message, *body])
+
+    def close(self) -> tuple[str, int]:
+        """The digest and length of the file."""
+        self._writer.close()
+        self._emit(self._tap.take())
+        return self._hash.hexdigest(), self._length
+
+    def _without_head(self, pieces: list[Any]) -> list[Any]:
+        """What follows magic and schema, which are written first."""
+        head = b""
+        while len(head) < len(self._head):
+            head += bytes(pieces.pop(0))
+        if head != self._head:
+            raise AssertionError("pyarrow wrote another schema message than it serializes")
+        self._emit([head])
+        return pieces
+
+    def _emit(self, pieces: list[Any]) -> None:
+        small: list[Any] = []
+        for piece in [*pieces, b""]:
+            if small and (not len(piece) or len(piece) + sum(map(len, small)) > _JOIN):
+                self._put(b"".join(small))
+                small = []
+            if len(piece) > _JOIN:
+                self._put(piece)
+            else:
+                small.append(piece)
+
+    def _put(self, data: Any) -> None:
+        self._hash.update(data)
+        self._sink.write(data)
+        self._length += len(data)
 
 
-class OpenPart:
-    """The record batches of a part's file that is mapped or in memory, decoded when asked for."""
+def _split(pieces: list[Any]) -> tuple[bytes, list[Any]]:
+    """The message and the body of a record batch, from what Arrow wrote for it."""
+    message, taken = b"", 0
+    while len(message) < 8 or len(message) < 8 + int.from_bytes(message[4:8], "little"):
+        message += bytes(pieces[taken])
+        taken += 1
+    return message, pieces[taken:]
 
-    def batch(self, index: int, columns: Sequence[str] | None = None, *, verify: bool = False) -> pa.RecordBatch:
-        raise NotImplementedError
+
+def _options(codec: str) -> pa.ipc.IpcWriteOptions:
+    if codec not in ("none", "zstd"):
+        raise ValueError(f"codec {codec!r} is neither 'none' nor 'zstd'")
+    return pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1) if codec == "zstd" else None)
 
 
-def open_mapped(path: str, part: Part, stored: pa.Schema) -> OpenPart:
-    """A part's file, mapped: batches without compression are not copied."""
-    raise NotImplementedError
+def _body(batch: pa.RecordBatch, codec: str) -> int:
+    """Bytes of the body of this batch."""
+    return int(pa.ipc.read_message(batch.serialize(options=_options(codec))).body.size)

@@ -11,12 +11,11 @@ import base64
 import hashlib
 import math
 from dataclasses import asdict
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
-from lake.errors import FormatError, IntegrityError, SchemaError
+from lake.errors import FormatError, IntegrityError
 from lake.format.documents import NO_NEEDS, canonical, check_fields, check_needs, parse, sha256_hex
 from lake.format.names import check_digest
 from lake.format.schema import decode_schema, describe, encode_schema
@@ -50,7 +49,7 @@ def data_digest(
             {
                 "schema": {"fields": describe(schema), "metadata": _metadata(schema.metadata)},
                 "key": key,
-                "vocab": _encode_vocab(schema, vocab),
+                "vocab": _encode_vocab(vocab),
                 "meta": meta,
                 "recipe": recipe,
                 "chain": chain,
@@ -77,7 +76,7 @@ def encode_version(document: VersionDocument) -> bytes:
             "segments": [asdict(segment) for segment in document.segments],
             "cuts": asdict(document.cuts),
             "key": document.key,
-            "vocab": _encode_vocab(document.schema, document.vocab),
+            "vocab": _encode_vocab(document.vocab),
             "meta": document.meta,
             "recipe": document.recipe,
             "chain": document.chain,
@@ -162,10 +161,9 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _encode_vocab(schema: pa.Schema, vocab: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _encode_vocab(vocab: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {
-        name: [_encode_value(value, schema.field(name).type.value_type) for value in values]
-        for name, values in vocab.items()
+        name: [_encode_value(value) for value in values] for name, values in vocab.items()
     }
 
 
@@ -179,34 +177,18 @@ def _decode_vocab(schema: pa.Schema, vocab: dict[str, list[Any]]) -> dict[str, l
     }
 
 
-def _encode_value(value: Any, type_: pa.DataType) -> Any:
-    """One value of a vocabulary as JSON: as it is where JSON has it, else the text or integer that stands for it."""
-    if value is None or isinstance(value, (str, bool, int)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
+def _encode_value(value: Any) -> Any:
+    """One value of a vocabulary as JSON: as it is, but binaries in base64 and what is not finite as text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if pa.types.is_decimal(type_):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if pa.types.is_temporal(type_):
-        return pa.array([value], type_).view(_storage(type_))[0].as_py()
-    raise SchemaError(f"a dictionary of {type_} cannot be kept as a vocabulary: store the column as its values")
-
-
-def _decode_value(value: Any, type_: pa.DataType) -> Any:
-    if value is None:
-        return None
-    if pa.types.is_floating(type_):
-        return float(value)
-    if pa.types.is_decimal(type_):
-        return Decimal(value)
-    if pa.types.is_temporal(type_):
-        return pa.array([value], _storage(type_)).view(type_)[0].as_py()
-    if isinstance(value, str) and not (pa.types.is_string(type_) or pa.types.is_large_string(type_)):
-        return base64.b64decode(value, validate=True)
     return value
 
 
-def _storage(type_: pa.DataType) -> pa.DataType:
-    return pa.int32() if type_.bit_width == 32 else pa.int64()
+def _decode_value(value: Any, type_: pa.DataType) -> Any:
+    if value is not None and pa.types.is_floating(type_):
+        return float(value)
+    if isinstance(value, str) and not pa.types.is_large_string(type_):
+        return base64.b64decode(value, validate=True)
+    return value
