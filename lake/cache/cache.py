@@ -1,0 +1,484 @@
+"""Content-addressed files in one directory, within a budget at every moment, shared by all processes of a machine.
+
+No daemon, no named shared memory, nothing to clean up by hand. Space is admitted before the first byte is written; one
+process fetches what many want; what a scan was promised stays until it has used it. Whoever is killed takes its leases,
+downloads and reservations with it, because all of them are holds of the kernel's (`lake.cache.holds`).
+Nothing that the cache did not write is ever deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import xxhash
+
+from lake import _os
+from lake.cache import eviction, holds, index
+from lake.cache.eviction import Needs
+from lake.cache.groups import Groups, Reservation
+from lake.cache.home import BLOCK, OPEN, STORED, Home
+from lake.cache.index import BOOT, DOCUMENT, DOOMED, LAYOUTS, Index
+from lake.cache.lease import Lease
+from lake.cache.room import Room, unlink
+from lake.cache.sink import Sink
+from lake.config import format_bytes
+from lake.errors import IntegrityError, StoreError
+
+FETCHES: Final = 3  # of bytes that turn out not to be what their digest says
+_CROWDED_SECONDS: Final = 1.0
+_HASH_CHUNK: Final = 1 << 20
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One whole file of the cache, as `lake.cache` lists it."""
+
+    digest: str
+    layout: str  # "stored", "open", "block" or "document"
+    bytes: int
+    leases: int  # processes and threads that hold it; at least 1 where the system does not tell
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What this process asked of the cache so far."""
+
+    hits: int = 0
+    misses: int = 0
+    bytes_hit: int = 0
+    bytes_fetched: int = 0
+    refetched: int = 0  # misses on what this process had fetched before
+    evicted: int = 0  # files
+
+
+class Cache:
+    """The cache in one directory. Any number of threads and processes may use it at once; it pickles as its arguments.
+
+    `budget`: bytes, None for no limit, or "auto": half of what the disk would have free without this cache.
+    `wait`: seconds until an admission or a reservation gives up with `BudgetError`.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        budget: int | Literal["auto"] | None = "auto",
+        *,
+        wait: float = 300.0,
+    ) -> None:
+        self.root = Path(root).absolute()
+        self.wait = wait
+        self._home = Home(self.root)
+        self._index = Index(self._home)
+        self._groups = Groups(self._home, self._index)
+        self._room = Room(self._home, self._index, self._groups)
+        self._tally = dict.fromkeys(Counters.__dataclass_fields__.keys() - {"evicted"}, 0)
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[int, int, int]] = {}  # key -> what the verified file looks like
+        self._fetched: set[int] = set()
+        self._looked: tuple[float, bool] = (0.0, False)
+        holds.at_fork(self)
+        with self._index.write() as connection:
+            self._room.reap(connection, thorough=True)
+            used = index.total(connection)
+            self._room.budget = (_os.available_disk(self.root) + used) // 2 if budget == "auto" else budget
+            self._room.fit(connection)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickle, (os.fspath(self.root), self.budget, self.wait)
+
+    def __repr__(self) -> str:
+        return f"Cache({str(self.root)!r}, {format_bytes(self.used)} of {format_bytes(self.budget)})"
+
+    # --- looking ------------------------------------------------------------------------------
+
+    @property
+    def budget(self) -> int | None:
+        """Bytes that the files may have together; None: no limit."""
+        return self._room.budget
+
+    @property
+    def used(self) -> int:
+        """Bytes of all files, those being written included."""
+        with self._index.write() as connection:
+            self._room.reap(connection)
+            return index.total(connection)
+
+    @property
+    def counters(self) -> Counters:
+        """What this process asked so far."""
+        with self._lock:
+            return Counters(**self._tally, evicted=self._room.evicted)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether leases stand in somebody's way: copy rather than map until they do not."""
+        now = time.monotonic()
+        if now - self._looked[0] > 0.05:
+            since = now - self._index.read("select crowded from state")[0][0]
+            self._looked = now, 0 <= since < _CROWDED_SECONDS
+        return self._looked[1]
+
+    def entries(self) -> list[Entry]:
+        """All whole files, by digest."""
+        rows = self._index.read("select key, layout, bytes from files where whole = 1")
+        counts = holds.counts()
+        return [
+            Entry(key[:64], LAYOUTS[STORED] if layout == DOOMED else layout, size, self._leases(key, counts))
+            for key, layout, size in rows
+        ]
+
+    # --- getting ------------------------------------------------------------------------------
+
+    def blob(self, digest: str, fetch: Callable[[], bytes]) -> bytes:
+        """The bytes named `digest`: a small document, verified each time; kept if there is room for it.
+
+        Raises:
+            IntegrityError: what `fetch` gave has another digest, three times.
+        """
+        found = self._flight(digest, lambda: self._read_blob(digest))
+        if not isinstance(found, holds.Hold):
+            return found
+        with self._landing(digest, found):
+            again = self._read_blob(digest)  # another may have kept it since we looked
+            if again is not None:
+                return again
+            for _ in range(FETCHES):
+                data = fetch()
+                self._count(bytes_fetched=len(data))
+                if hashlib.sha256(data).hexdigest() == digest:
+                    self._missed(digest)
+                    self._keep(digest, data)
+                    return data
+            raise _altered(digest)
+
+    def file(self, digest: str, size: int, fetch: Callable[[Sink], object]) -> Lease:
+        """A lease on the file named `digest`, open where it is kept open, else as stored.
+
+        `fetch(sink)` writes all `size` bytes, in one process of the machine; others wait for it, and one of them takes
+        over if it is killed.
+
+        Raises:
+            IntegrityError: what `fetch` wrote has another digest, three times.
+            BudgetError: no room.
+            StoreError: the disk is full.
+        """
+        return self._get(digest, STORED, size, fetch, accept=(OPEN, STORED))
+
+    def open_file(self, digest: str, size: int, build: Callable[[Sink], object]) -> Lease:
+        """A lease on the decoded form of the file `digest`, which takes the place of the stored one.
+
+        `build(sink)` writes at most `size` bytes. It may lease the stored file meanwhile: both must fit then.
+        """
+        return self._get(digest, OPEN, size, build, accept=(OPEN,))
+
+    def block(self, name: str, size: int, build: Callable[[Sink], object]) -> Lease:
+        """A lease on a file that lives only as long as it is leased: built once, mapped by many, never verified again.
+
+        `name` is any text that says what is in it.
+        """
+        return self._get(hashlib.sha256(name.encode()).hexdigest(), BLOCK, size, build, accept=(BLOCK,))
+
+    def peek(self, digest: str) -> Lease | None:
+        """A lease on the file if it is whole and verified, in either layout; fetches nothing."""
+        return self._hit(digest + OPEN) or self._hit(digest)
+
+    def discard(self, digest: str) -> None:
+        """Doubt a file: before its next use, in any process, it is verified and, if it is damaged, fetched again."""
+        for key in (digest, digest + OPEN):
+            with contextlib.suppress(OSError):
+                os.utime(self._home.path(key))  # it no longer looks as it did when it was verified
+
+    def reserve(
+        self,
+        plan: str,
+        member: str,
+        resident: int,
+        needs: Iterable[tuple[str, int]],
+        *,
+        epoch: int = 0,
+        position: int = 0,
+    ) -> Reservation:
+        """Room for a scan's resident window of `resident` bytes; waits for it, holding nothing.
+
+        `plan` names what is read: members of one plan read the same `needs`, (digest, bytes) in the order in which they are done with
+        them, and share the room. `member` is what messages call it.
+
+        Raises:
+            BudgetError: it cannot fit, or has not within `wait` seconds; `holders` are the pids in its way.
+        """
+        wanted = Needs.of(needs)
+        found = self._groups.join(
+            plan, member, resident, epoch, wanted, position, budget=self.budget, wait=self.wait
+        )
+        return Reservation(self._groups, found, plan, epoch)
+
+    # --- letting go ---------------------------------------------------------------------------
+
+    def clear(self) -> int:
+        """Delete every file that nobody leases, and what killed processes left; the bytes that this freed."""
+        with self._index.write() as connection:
+            before = index.total(connection)
+            self._room.reap(connection, thorough=True)
+            for key in index.keys(connection, "whole = 1"):
+                self._room.drop(connection, key)
+            return before - index.total(connection)
+
+    def close(self) -> None:
+        """Give up this process's reservations and its connection; leases stay, and the next use opens it again."""
+        self._groups.close()
+        self._index.close()
+
+    def __enter__(self) -> Cache:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- hits ---------------------------------------------------------------------------------
+
+    def _hit(self, key: str, *, verify: bool = False) -> Lease | None:
+        """A lease on a whole file that looks as it did when it was verified, or with `verify` proves good again."""
+        path = self._home.path(key)
+        try:
+            hold = holds.share(path)
+        except FileNotFoundError:
+            return None
+        if hold is None:
+            return None
+        looks = (hold.stat.st_size, hold.stat.st_mtime_ns, hold.stat.st_ino)
+        if (
+            self._known.get(key) != looks
+            and not self._proven(key, looks)
+            and not (verify and self._verified(key, hold))
+        ):
+            hold.close()
+            return None
+        self._count(hits=1, bytes_hit=looks[0])
+        return self._leased(key, path, hold)
+
+    def _leased(self, key: str, path: str, hold: holds.Hold) -> Lease:
+        self._known[key] = (hold.stat.st_size, hold.stat.st_mtime_ns, hold.stat.st_ino)
+        self._index.touched[key] = time.time()
+        if key.endswith(BLOCK):
+            hold.last_out = path
+        return Lease(Path(path), LAYOUTS[key[64:]], hold)
+
+    def _proven(self, key: str, looks: tuple[int, int, int]) -> bool:
+        rows = self._index.read(
+            "select bytes, mtime, inode, boot from files where key = ? and whole = 1", key
+        )
+        return bool(rows) and rows[0] == (*looks, BOOT)
+
+    def _verified(self, key: str, hold: holds.Hold) -> bool:
+        """Whether the file's bytes are what they were; it is removed if not."""
+        rows = self._index.read("select checksum from files where key = ?", key)
+        expected = {STORED: key, OPEN: rows[0][0] if rows else None}.get(key[64:])
+        good = expected is not None and _checksum(hold.fd, named=len(key) == 64) == expected
+        with self._index.write() as connection:
+            current = _inode(self._home.path(key)) == hold.stat.st_ino
+            if good and current:
+                index.add(connection, key, hold.stat.st_size)
+                index.finish(connection, key, hold.stat, checksum=rows[0][0] if rows else None)
+            elif current:
+                unlink(self._home.path(key))
+                index.remove(connection, key)
+        return good
+
+    def _read_blob(self, digest: str) -> bytes | None:
+        """The document if it is kept and good. It needs no lease: what has this digest is it, gone or not."""
+        try:
+            data = Path(self._home.path(digest)).read_bytes()
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(data).hexdigest() != digest:
+            return None
+        self._index.touched[digest] = time.time()
+        self._count(hits=1, bytes_hit=len(data))
+        return data
+
+    # --- misses -------------------------------------------------------------------------------
+
+    def _get(
+        self, digest: str, layout: str, size: int, fill: Callable[[Sink], object], *, accept: tuple[str, ...]
+    ) -> Lease:
+        key = digest + layout
+        found = self._flight(key, lambda: self._first_hit(digest, accept))
+        if isinstance(found, Lease):
+            return found
+        with self._landing(key, found):
+            lease = self._first_hit(digest, accept, verify=True)  # another may have landed it since we looked
+            if lease is None:
+                self._room.admit(key, size, self.wait)
+                lease = self._fill(key, size, fill)
+            return lease
+
+    def _first_hit(self, digest: str, layouts: tuple[str, ...], *, verify: bool = False) -> Lease | None:
+        for layout in layouts:
+            lease = self._hit(digest + layout, verify=verify)
+            if lease is not None:
+                return lease
+        return None
+
+    def _flight(self, key: str, look: Callable[[], Found | None]) -> Found | holds.Hold:
+        """What `look` finds, or else the sole right to write the file, whichever comes first."""
+        for pause in holds.pauses():
+            found = look()
+            if found is not None:
+                return found
+            try:
+                hold = holds.take(self._home.lock(key), exclusive=True, create=True)
+            except FileNotFoundError:  # somebody removed the directory
+                self._home.claim()
+                continue
+            if hold is not None:
+                return hold
+            time.sleep(pause)
+        raise AssertionError
+
+    @contextlib.contextmanager
+    def _landing(self, key: str, hold: holds.Hold) -> Iterator[None]:
+        """Give the right to write up in the end, and leave nothing half written if that failed."""
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self._abandon(key)
+            raise
+        finally:
+            unlink(self._home.lock(key))
+            hold.close()
+
+    def _abandon(self, key: str) -> None:
+        unlink(self._home.flight(key))
+        with self._index.write() as connection:
+            connection.execute("delete from files where key = ? and whole = 0", (key,))
+
+    def _fill(self, key: str, size: int, fill: Callable[[Sink], object]) -> Lease:
+        for _ in range(FETCHES):
+            sink = Sink(self._home.flight(key), size, named=len(key) == 64, make_room=self._room.make)
+            try:
+                fill(sink)
+                length, checksum = sink.checksum()
+                self._count(bytes_fetched=length)
+                if length != sink.stat().st_size:
+                    raise ValueError(
+                        f"{key}: nothing was written from byte {length} on, but something beyond"
+                    )
+                if len(key) > 64 or checksum == key:
+                    self._missed(key)
+                    return self._publish(key, sink, checksum)
+            finally:
+                sink.release()
+        raise _altered(key)
+
+    def _publish(self, key: str, sink: Sink, checksum: str) -> Lease:
+        """Put a verified file where everybody finds it."""
+        path = self._home.path(key)
+        with self._index.write() as connection:
+            if len(key) == 64 and index.keys(connection, "key = ? and whole = 1", key + OPEN):
+                lease = self._hit(key + OPEN)
+                if lease is not None:  # it was opened meanwhile: never both
+                    unlink(self._home.flight(key))
+                    index.remove(connection, key)
+                    return lease
+            _move(self._home.flight(key), path)
+            index.finish(connection, key, sink.stat(), checksum=checksum)
+            if key.endswith(OPEN) and not self._room.drop(connection, key[:64]):
+                connection.execute(
+                    "update files set layout = ? where key = ? and whole = 1", (DOOMED, key[:64])
+                )
+            hold = holds.share(path)
+        if hold is None:
+            raise StoreError(f"{path}: another process excludes all others from it", retryable=True)
+        return self._leased(key, path, hold)
+
+    def _keep(self, digest: str, data: bytes) -> None:
+        """Keep a document where there is room for it; it is good without that."""
+        try:
+            with self._index.write() as connection:
+                if not self._room.admitted(connection, digest, len(data), DOCUMENT):
+                    return
+            sink = Sink(self._home.flight(digest), len(data), named=True, make_room=self._room.make)
+            try:
+                sink.write(data)
+                self._publish(digest, sink, sink.checksum()[1]).close()
+            finally:
+                sink.release()
+        except StoreError:
+            self._abandon(digest)
+
+    # --- the rest -----------------------------------------------------------------------------
+
+    def _leases(self, key: str, counts: dict[int, int]) -> int:
+        try:
+            hold = holds.take(self._home.path(key), exclusive=True)
+        except FileNotFoundError:
+            return 0
+        if hold is None:
+            return max(1, counts.get(_inode(self._home.path(key)), 0))
+        hold.close()
+        return 0
+
+    def _missed(self, key: str) -> None:
+        number = eviction.prefix(key)
+        self._count(misses=1, refetched=int(number in self._fetched))
+        self._fetched.add(number)
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            for name, amount in more.items():
+                self._tally[name] += amount
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._lock = threading.Lock()
+        else:
+            self._lock.release()
+
+
+def _unpickle(root: str, budget: int | None, wait: float) -> Cache:
+    return Cache(root, budget, wait=wait)
+
+
+def _altered(key: str) -> IntegrityError:
+    return IntegrityError(
+        f"the bytes of {key[:12]} differ from its digest after {FETCHES} fetches: the stored copy is damaged",
+        digest=key[:64],
+    )
+
+
+def _checksum(fd: int, *, named: bool) -> str:
+    found: Any = hashlib.sha256() if named else xxhash.xxh3_128()
+    start = 0
+    while data := _os.read_at(fd, _HASH_CHUNK, start):
+        found.update(data)
+        start += len(data)
+    return str(found.hexdigest())
+
+
+def _move(source: str, target: str) -> None:
+    try:
+        os.replace(source, target)  # noqa: PTH105
+    except FileNotFoundError:
+        Path(target).parent.mkdir(exist_ok=True)
+        os.replace(source, target)  # noqa: PTH105
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116
+    except FileNotFoundError:
+        return 0

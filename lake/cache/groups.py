@@ -1,0 +1,357 @@
+"""Reservations: what live scans were promised, and where in their epoch they are.
+
+Scans of one plan are a group. It was promised room once, for the window that follows its hindmost member: a file
+stays until every member has passed it. One that is more than the window behind the foremost for `PATIENCE` seconds
+is left behind: it goes on with files that nobody keeps for it. Members end with their process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from lake.cache import holds
+from lake.cache.eviction import Group, Needs
+from lake.cache.home import Home
+from lake.cache.index import Index
+from lake.config import format_bytes
+from lake.errors import BudgetError
+
+PATIENCE: Final = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One live scan."""
+
+    id: int
+    plan: str
+    name: str
+    process: str
+    pid: int
+    resident: int
+    epoch: int
+    position: int
+    behind: float | None
+    apart: int
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.epoch, self.position
+
+
+class Groups:
+    """All reservations of a cache directory, and this process's part in them."""
+
+    def __init__(self, home: Home, index: Index) -> None:
+        self._home, self._index = home, index
+        self._process: tuple[str, holds.Hold] | None = None
+        self._needs: dict[tuple[str, int], Needs] = {}
+        holds.at_fork(self)
+
+    # --- joining and going on -----------------------------------------------------------------
+
+    def join(
+        self,
+        plan: str,
+        name: str,
+        resident: int,
+        epoch: int,
+        needs: Needs,
+        position: int,
+        *,
+        budget: int | None,
+        wait: float,
+    ) -> int:
+        """The id of a new member, as soon as there is room for its plan; holds nothing while it waits.
+
+        Raises:
+            BudgetError: the plan cannot fit, or does not after `wait` seconds.
+        """
+        if budget is not None and resident > budget:
+            raise BudgetError(
+                f"{name} keeps {format_bytes(resident)} resident; the cache's budget is {format_bytes(budget)}: "
+                "raise the budget, or read fewer columns or a smaller shuffle_window",
+                needed=resident,
+                budget=budget,
+            )
+        deadline = time.monotonic() + wait
+        for pause in holds.pauses():
+            with self._index.write() as connection:
+                others = [member for member in self._alive(connection) if member.plan != plan]
+                if budget is None or promised(others) + resident <= budget:
+                    return self._insert(connection, plan, name, resident, epoch, needs, position)
+            if time.monotonic() > deadline:
+                raise no_room(name, resident, budget, wait, others)
+            time.sleep(pause)
+        raise AssertionError
+
+    def begin(self, member: int, plan: str, epoch: int, needs: Needs, position: int) -> None:
+        """The member starts another epoch."""
+        with self._index.write() as connection:
+            self._put_needs(connection, plan, epoch, needs)
+            connection.execute(
+                "update members set epoch = ?, position = ?, behind = null, apart = 0 where id = ?",
+                (epoch, position, member),
+            )
+            self._changed(connection)
+
+    def advance(self, member: int, position: int) -> bool:
+        """Whether the member still moves with its group, now that it is done with all files before `position`."""
+        with self._index.write() as connection:
+            connection.execute("update members set position = ? where id = ?", (position, member))
+            rows = _members(connection, "plan = (select plan from members where id = ?)", member)
+            if len(rows) > 1:
+                rows = self._settled(connection, rows)
+            return any(row.id == member and not row.apart for row in rows)
+
+    def leave(self, member: int) -> None:
+        """The member is done, whether it finished or not."""
+        with self._index.write() as connection:
+            connection.execute("delete from members where id = ?", (member,))
+            self._changed(connection)
+
+    def close(self) -> None:
+        """End this process's part."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(OSError):
+                self._home.member(process[0]).unlink()
+            process[1].close()
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def live(self, connection: sqlite3.Connection) -> tuple[list[Group], list[Member]]:
+        """What eviction has to respect, and who is behind it."""
+        members = self._settled(connection, self._alive(connection))
+        return [self._group(connection, plan, rows) for plan, rows in _by_plan(members).items()], members
+
+    def before_fork(self) -> None:
+        pass
+
+    def after_fork(self, *, child: bool) -> None:
+        if child:
+            self._process = None
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _alive(self, connection: sqlite3.Connection) -> list[Member]:
+        """The members whose process lives; rows of the others go."""
+        members = _members(connection, "true")
+        dead = {process for process in {member.process for member in members} if self._dead(process)}
+        if dead:
+            connection.executemany("delete from members where process = ?", [(process,) for process in dead])
+            self._changed(connection)
+        return [member for member in members if member.process not in dead]
+
+    def _dead(self, process: str) -> bool:
+        path = self._home.member(process)
+        try:
+            hold = holds.take(path, exclusive=True)
+        except FileNotFoundError:
+            return True
+        if hold is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            hold.close()
+        return hold is not None
+
+    def _settled(self, connection: sqlite3.Connection, members: list[Member]) -> list[Member]:
+        """The members with `behind` and `apart` as they are now."""
+        now, settled = time.monotonic(), []
+        for rows in _by_plan(members).values():
+            foremost = max(rows, key=lambda row: row.place)
+            for row in rows:
+                settled.append(self._settle(connection, row, foremost, now))
+        return settled
+
+    def _settle(self, connection: sqlite3.Connection, row: Member, foremost: Member, now: float) -> Member:
+        late = self._distance(connection, row, foremost) > row.resident
+        behind = (now if row.behind is None else row.behind) if late else None
+        apart = int(behind is not None and (bool(row.apart) or now - behind > PATIENCE))
+        if (behind, apart) == (row.behind, row.apart):
+            return row
+        connection.execute("update members set behind = ?, apart = ? where id = ?", (behind, apart, row.id))
+        if apart != row.apart:
+            self._changed(connection)
+        return Member(
+            row.id,
+            row.plan,
+            row.name,
+            row.process,
+            row.pid,
+            row.resident,
+            row.epoch,
+            row.position,
+            behind,
+            apart,
+        )
+
+    def _distance(self, connection: sqlite3.Connection, row: Member, foremost: Member) -> int:
+        """Bytes between a member and the foremost of its group."""
+        if row.place == foremost.place:
+            return 0
+        here, there = (self._read(connection, m.plan, m.epoch).starts for m in (row, foremost))
+        ends = [
+            int(starts[min(m.position, len(starts) - 1)]) for starts, m in ((here, row), (there, foremost))
+        ]
+        return ends[1] - ends[0] + (int(here[-1]) if row.epoch != foremost.epoch else 0)
+
+    def _group(self, connection: sqlite3.Connection, plan: str, rows: list[Member]) -> Group:
+        together = [row for row in rows if not row.apart]
+        hindmost = min(together, key=lambda row: row.place)
+        epochs = sorted({row.epoch for row in rows if row.epoch >= hindmost.epoch})
+        return Group(
+            tuple(self._read(connection, plan, epoch) for epoch in epochs),
+            hindmost.position,
+            max(row.resident for row in rows),
+        )
+
+    def _insert(
+        self,
+        connection: sqlite3.Connection,
+        plan: str,
+        name: str,
+        resident: int,
+        epoch: int,
+        needs: Needs,
+        position: int,
+    ) -> int:
+        self._put_needs(connection, plan, epoch, needs)
+        cursor = connection.execute(
+            "insert into members values (null, ?, ?, ?, ?, ?, ?, ?, null, 0)",
+            (plan, name, self._me(), os.getpid(), resident, epoch, position),
+        )
+        self._changed(connection)
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def _me(self) -> str:
+        if (
+            self._process is None or not os.fstat(self._process[1].fd).st_nlink
+        ):  # somebody removed the directory
+            name = uuid.uuid4().hex
+            hold = holds.take(self._home.member(name), exclusive=True, create=True)
+            assert hold is not None
+            self._process = name, hold
+        return self._process[0]
+
+    def _put_needs(self, connection: sqlite3.Connection, plan: str, epoch: int, needs: Needs) -> None:
+        blobs = needs.prefixes.astype("<u8").tobytes(), needs.sizes.astype("<i8").tobytes()
+        row = connection.execute(
+            "select prefixes, sizes from needs where plan = ? and epoch = ?", (plan, epoch)
+        ).fetchone()
+        if row is None:
+            connection.execute("insert into needs values (?, ?, ?, ?)", (plan, epoch, *blobs))
+        elif row != blobs:
+            raise ValueError(
+                f"two scans of plan {plan[:12]} need different files in epoch {epoch}: they are not one plan"
+            )
+        self._needs[plan, epoch] = needs
+
+    def _read(self, connection: sqlite3.Connection, plan: str, epoch: int) -> Needs:
+        needs = self._needs.get((plan, epoch))
+        if needs is None:
+            row = connection.execute(
+                "select prefixes, sizes from needs where plan = ? and epoch = ?", (plan, epoch)
+            ).fetchone()
+            needs = Needs(np.frombuffer(row[0], "<u8"), np.frombuffer(row[1], "<i8"))
+            self._needs[plan, epoch] = needs
+        return needs
+
+    def _changed(self, connection: sqlite3.Connection) -> None:
+        """Needs that no member is in go; others' guesses about what may be evicted are void."""
+        connection.execute(
+            "delete from needs where not exists (select 1 from members m where m.plan = needs.plan and m.epoch = needs.epoch)"
+        )
+        live = set(connection.execute("select plan, epoch from needs"))
+        self._needs = {key: needs for key, needs in self._needs.items() if key in live}
+        connection.execute("update state set generation = generation + 1")
+
+
+class Reservation:
+    """Room in the cache that a scan was promised for its resident window, until it is closed or its process ends."""
+
+    def __init__(self, groups: Groups, member: int, plan: str, epoch: int) -> None:
+        self._groups, self._member, self._plan = groups, member, plan
+        self._pid = os.getpid()
+        self._open = True
+        self.epoch = epoch
+        self.apart = False  # left behind by its group: what it reads is not kept for it
+
+    def begin(self, epoch: int, needs: Iterable[tuple[str, int]], position: int = 0) -> None:
+        """Go on with another epoch: the files that it uses as (digest, bytes), in the order in which it is done with them."""
+        self._check()
+        self._groups.begin(self._member, self._plan, epoch, Needs.of(needs), position)
+        self.epoch, self.apart = epoch, False
+
+    def advance(self, position: int) -> None:
+        """Be done with everything before `position` in the epoch's needs."""
+        self._check()
+        self.apart = not self._groups.advance(self._member, position)
+
+    def close(self) -> None:
+        """Give the room back. In a forked child this does nothing: the reservation is its parent's."""
+        if self._open and self._pid == os.getpid():
+            self._open = False
+            self._groups.leave(self._member)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if not self._open:
+            raise ValueError("this reservation is closed")
+        if self._pid != os.getpid():
+            raise RuntimeError(
+                "a forked child cannot use its parent's reservation: reserve in the process that reads"
+            )
+
+
+def promised(members: Sequence[Member]) -> int:
+    """Bytes that these members were promised, once for each plan."""
+    return sum(max(row.resident for row in rows) for rows in _by_plan(members).values())
+
+
+def no_room(
+    name: str, needed: int, budget: int | None, wait: float, members: Sequence[Member]
+) -> BudgetError:
+    """The error of one who waited in vain."""
+    assert budget is not None
+    pids = tuple(sorted({member.pid for member in members}))
+    others = (
+        ", ".join(f"{member.name} (pid {member.pid})" for member in members)
+        or "no scan, but by batches in use"
+    )
+    return BudgetError(
+        f"{name} found no room for {format_bytes(needed)} in the cache within {wait:g} s: of {format_bytes(budget)}, "
+        f"{format_bytes(promised(members))} are promised to {others}; wait for them, or raise the budget",
+        needed=needed,
+        budget=budget,
+        holders=pids,
+    )
+
+
+def _members(connection: sqlite3.Connection, condition: str, *values: Any) -> list[Member]:
+    columns = ", ".join(Member.__dataclass_fields__)
+    return [
+        Member(*row) for row in connection.execute(f"select {columns} from members where {condition}", values)
+    ]
+
+
+def _by_plan(members: Iterable[Member]) -> dict[str, list[Member]]:
+    plans: dict[str, list[Member]] = {}
+    for member in members:
+        plans.setdefault(member.plan, []).append(member)
+    return plans

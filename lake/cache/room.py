@@ -1,0 +1,201 @@
+"""Room for what is to be written, within the budget at every moment: admission, eviction and what killed processes left.
+
+Everything here that takes a connection belongs inside a transaction of the index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from lake.cache import eviction, holds, index
+from lake.cache.groups import Groups, no_room
+from lake.cache.home import BLOCK, Home
+from lake.cache.index import DOCUMENT, LAYOUTS, Index
+from lake.config import format_bytes
+from lake.errors import BudgetError
+
+_QUEUE_SECONDS: Final = 1.0  # how long an order of eviction is gone by
+_LEAST: Final = 16 << 20  # bytes freed at least when the disk is full
+_LOOSE: Final = "whole = 0 or layout in ('block', 'doomed')"  # as the index of that name says it
+
+
+class Room:
+    """The budget of one cache directory, as one process keeps it. `evicted`: files that it deleted to make room."""
+
+    def __init__(self, home: Home, found: Index, groups: Groups) -> None:
+        self.budget: int | None = None
+        self.evicted = 0
+        self._home, self._index, self._groups = home, found, groups
+        self._queue: list[str] = []  # keys in order of eviction, of files that no plan needs again
+        self._queue_of: tuple[int, float] = (-1, 0.0)  # generation, time
+
+    def admit(self, key: str, size: int, wait: float) -> None:
+        """Count a file before its first byte is written, as soon as there is room for it.
+
+        Raises:
+            BudgetError: it cannot fit, or does not after `wait` seconds.
+        """
+        name = f"file {key[:12]}"
+        if self.budget is not None and size > self.budget:
+            raise BudgetError(
+                f"{name} has {format_bytes(size)}; the cache's budget is {format_bytes(self.budget)}: raise it",
+                needed=size,
+                budget=self.budget,
+            )
+        deadline = time.monotonic() + wait
+        for pause in holds.pauses(longest=0.25):
+            with self._index.write() as connection:
+                if self.admitted(connection, key, size, LAYOUTS[key[64:]]):
+                    return
+                members = self._groups.live(connection)[1]
+            if time.monotonic() > deadline:
+                raise no_room(name, size, self.budget, wait, members)
+            time.sleep(pause)
+
+    def admitted(self, connection: sqlite3.Connection, key: str, size: int, layout: str) -> bool:
+        self.reap(connection)
+        index.remove(connection, key)  # a row whose file is gone, or not what it should be
+        if self.budget is not None:
+            excess = index.total(connection) + size - self.budget
+            if self.evict(connection, excess, (key, size)) < excess:
+                return False
+        index.add(connection, key, size, layout=layout)
+        return True
+
+    def make(self, size: int) -> bool:
+        """Whether a full disk could be made less full."""
+        with self._index.write() as connection:
+            before = index.total(connection)
+            self.reap(connection)
+            self.evict(connection, max(size, _LEAST))
+            return index.total(connection) < before
+
+    def fit(self, connection: sqlite3.Connection) -> None:
+        """Shrink to the budget as far as leases and reservations allow."""
+        if self.budget is not None:
+            self.evict(connection, index.total(connection) - self.budget)
+
+    def evict(
+        self, connection: sqlite3.Connection, amount: int, newcomer: tuple[str, int] | None = None
+    ) -> int:
+        """Delete files that may go until `amount` bytes are free, or no more may go; the bytes freed."""
+        freed, leased = 0, False
+        if amount <= 0:
+            return 0
+        for key, size in self._candidates(connection, newcomer):
+            if self.drop(connection, key):
+                freed += size
+                self.evicted += 1
+                if freed >= amount:
+                    return freed
+            else:
+                leased = True
+        if leased:
+            connection.execute("update state set crowded = ?", (time.monotonic(),))
+        return freed
+
+    def _candidates(
+        self, connection: sqlite3.Connection, newcomer: tuple[str, int] | None
+    ) -> Iterator[tuple[str, int]]:
+        """Key and size of files that may go, in the order in which they should."""
+        generation = connection.execute("select generation from state").fetchone()[0]
+        if generation == self._queue_of[0] and time.monotonic() - self._queue_of[1] < _QUEUE_SECONDS:
+            yield from self._queued(connection)
+        groups = self._groups.live(connection)[0]
+        rows = connection.execute(
+            "select key, prefix, bytes, used, layout = ? from files where whole = 1 and layout <> ?",
+            (DOCUMENT, LAYOUTS[BLOCK]),
+        ).fetchall()
+        if not rows:
+            return
+        keys, prefixes, sizes, used, documents = zip(*rows, strict=True)
+        order, free = eviction.victims(
+            np.array(prefixes, np.int64).view(np.uint64),
+            np.array(sizes, np.int64),
+            np.array(used, np.float64),
+            np.array(documents, np.bool_),
+            groups,
+            horizon=-1
+            if newcomer is None
+            else eviction.horizon(eviction.prefix(newcomer[0]), newcomer[1], groups),
+            documents_limit=eviction.NEVER
+            if self.budget is None
+            else self.budget // eviction.DOCUMENTS_SHARE,
+        )
+        self._queue = [keys[i] for i in order[:free][::-1]]
+        self._queue_of = (connection.execute("select generation from state").fetchone()[0], time.monotonic())
+        yield from self._queued(connection)
+        yield from ((keys[i], sizes[i]) for i in order[free:])
+
+    def _queued(self, connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+        while self._queue:
+            key = self._queue.pop()
+            row = connection.execute("select bytes from files where key = ? and whole = 1", (key,)).fetchone()
+            if row is not None:
+                yield key, row[0]
+
+    def drop(self, connection: sqlite3.Connection, key: str) -> bool:
+        """Whether the file is gone now: it was not leased, or not there."""
+        path = self._home.path(key)
+        try:
+            hold = holds.take(path, exclusive=True)
+            if hold is None:
+                return False
+            unlink(path)
+            hold.close()
+        except FileNotFoundError:
+            pass
+        index.remove(connection, key)
+        return True
+
+    def reap(self, connection: sqlite3.Connection, *, thorough: bool = False) -> None:
+        """Remove what killed processes left, blocks that nobody leases, and stored files whose open form is here.
+
+        `thorough`: also locks of flights that were never admitted.
+        """
+        rows = connection.execute(f"select key, whole from files where {_LOOSE}").fetchall()
+        flying = {key for key, whole in rows if not whole}
+        for key in {key for key, whole in rows if whole}:
+            self.drop(connection, key)
+        for key in flying | (self._home.flying() if thorough else set()):
+            self._bury(connection, key)
+
+    def _bury(self, connection: sqlite3.Connection, key: str) -> None:
+        """Remove a flight whose process is dead."""
+        try:
+            hold = holds.take(self._home.lock(key), exclusive=True)
+            if hold is None:
+                return
+        except FileNotFoundError:
+            hold = None
+        unlink(self._home.flight(key))
+        size = _size(self._home.path(key))
+        if size is None:
+            connection.execute("delete from files where key = ? and whole = 0", (key,))
+        else:  # killed after it was moved in place, before it was said to be whole: yet to be verified
+            connection.execute(
+                "update files set whole = 1, bytes = ? where key = ? and whole = 0", (size, key)
+            )
+        if hold is not None:
+            unlink(self._home.lock(key))
+            hold.close()
+
+
+def unlink(path: str) -> None:
+    """Delete a file that may be gone already."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116
+    except FileNotFoundError:
+        return None
