@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 FORMAT = 1
 LAKE = "lake.json"
 NAMES = "names/"
+CONDEMNED = "gc/condemned/"
+
+Keys = Callable[[int], str]  # generation -> key of one object
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -152,6 +156,18 @@ def part_key(digest: str, generation: int = 0) -> str:
     return f"shards/{check_digest(digest)[:2]}/{digest}{_generation(generation)}.arrow"
 
 
+def version_keys(name: str, version: str) -> Keys:
+    return lambda generation: version_key(name, version, generation)
+
+
+def segment_keys(digest: str) -> Keys:
+    return lambda generation: segment_key(digest, generation)
+
+
+def part_keys(digest: str) -> Keys:
+    return lambda generation: part_key(digest, generation)
+
+
 def condemned_key(run: str) -> str:
     return f"gc/condemned/{_run(run)}.parquet"
 
@@ -168,6 +184,16 @@ def stem(key: str) -> str:
     """
     folder, _, file = key.rpartition("/")
     return f"{folder}/{file.partition('.')[0]}"
+
+
+def generation_of(key: str) -> int:
+    """Which stored copy of its object a key names.
+
+    >>> generation_of(part_key("ab" * 32, generation=2))
+    2
+    """
+    parsed = parse_key(key)
+    return parsed.generation if parsed else 0
 
 
 def _generation(generation: int) -> str:
