@@ -10,6 +10,9 @@ for batch in birds.scan(batch_size=64, shuffle=True).to_torch():
 lk.sql("select label, count(*) from birds group by label")
 """
 
+import importlib
+import typing
+
 from lake.errors import (
     ArchiveError,
     BudgetError,
@@ -26,6 +29,10 @@ from lake.errors import (
     VersionExpired,
 )
 
+if typing.TYPE_CHECKING:
+    from lake.repo import Dataset, Lake, open
+    from lake.snapshot import Version
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -34,12 +41,34 @@ __all__ = [
     "CommitStateUnknown",
     "ConfigError",
     "ConflictError",
+    "Dataset",
     "FormatError",
     "IntegrityError",
+    "Lake",
     "LakeError",
     "NotFoundError",
     "NotReproducibleError",
     "SchemaError",
     "StoreError",
+    "Version",
     "VersionExpired",
+    "open",
 ]
+
+_HOMES = {"Dataset": "lake.repo", "Lake": "lake.repo", "Version": "lake.snapshot", "open": "lake.repo"}
+_MODULES = frozenset({"torch"})
+
+
+if not typing.TYPE_CHECKING:  # a type checker reads the imports above, and refuses other names
+
+    def __getattr__(name: str) -> object:
+        """Import what is behind a public name when it is first used: Arrow alone takes longer than Python."""
+        if name in _MODULES:
+            return importlib.import_module(f"lake.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'lake' has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__, *_MODULES})

@@ -42,15 +42,19 @@ def python(code: str, *, path: Path = ROOT, cwd: Path | None = None) -> str:
 
 
 def test_all_is_sorted_and_equals_what_is_visible() -> None:
-    """Nothing is public by accident, and nothing public is forgotten."""
-    visible = [
-        name
-        for name, value in vars(lake).items()
-        if name[0] != "_" and not isinstance(value, types.ModuleType)
-    ]
+    """Nothing is public by accident, and nothing public is forgotten, loaded already or not."""
+    visible = [name for name in dir(lake) if name[0] != "_"]
+    names = [name for name in visible if not isinstance(getattr(lake, name), types.ModuleType)]
 
-    assert list(lake.__all__) == sorted(lake.__all__)
-    assert sorted(visible) == list(lake.__all__)
+    assert list(lake.__all__) == sorted(lake.__all__) == sorted(names)
+
+
+def test_public_names_know_where_they_live() -> None:
+    """What is loaded on demand is the very object of its module, each time."""
+    for name in lake.__all__:
+        value = getattr(lake, name)
+        assert value is getattr(lake, name)
+        assert getattr(sys.modules[value.__module__], name) is value
 
 
 def test_every_error_is_importable_from_the_top() -> None:
@@ -168,8 +172,9 @@ def test_constraints_pin_what_the_tests_install() -> None:
 
 def commands() -> list[str]:
     """Every command of the CLI, nested ones as "tag list"."""
-    from lake.cli import app
     from typer.main import get_command
+
+    from lake.cli import app
 
     def walk(command: object, prefix: str) -> list[str]:
         children = getattr(command, "commands", None)
