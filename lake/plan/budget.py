@@ -40,7 +40,7 @@ class Plan:
             ("memory", size_text(self.memory_bytes), "decoded at once, by each rank"),
         ]
         width = max(len(number) for _, number, _ in lines)
-        return "\n".join(f"{name:<9}{number:>{width}}  {note}".rstrip() for name, number, note in lines)
+        return "\n".join(f"{name:<10}{number:>{width}}  {note}".rstrip() for name, number, note in lines)
 
 
 def summarize(plan: EpochPlan) -> Plan:
@@ -83,7 +83,7 @@ def fetch_bytes(plan: EpochPlan) -> int:
 def check_budget(plan: EpochPlan, budget: int | None, *, others: Mapping[str, int] | None = None) -> None:
     """Refuse a plan whose resident bytes exceed the cache's budget (None: unlimited).
 
-    `others` are ways out that only the caller knows, and what each needs: `{"columns=['label']": 40_000_000}`.
+    `others` are ways out that only the caller knows, and their needs: `{"columns=['label']": 40_000_000}`.
 
     Raises:
         BudgetError: with the numbers, and what to change.

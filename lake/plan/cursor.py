@@ -70,6 +70,11 @@ class Cursor:
     of: int
     common: bool = True
 
+    @property
+    def whole_plan(self) -> Facts:
+        """The plan's facts and what was fixed when the run began: the same in all states of a run."""
+        return {**self.plan, "partitions": self.partitions, "of": self.of}
+
     def state(self) -> dict[str, Any]:
         """The JSON document of this position."""
         document = {"format": FORMAT, "algorithm": ALGORITHM, "plan": dict(self.plan)}
@@ -106,10 +111,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     if not cursors:
         raise ValueError("merge_states needs the state of each rank: there is none")
     for cursor in cursors:
-        _check_same(
-            cursors[0].plan | {"partitions": cursors[0].partitions, "of": cursors[0].of},
-            cursor.plan | {"partitions": cursor.partitions, "of": cursor.of},
-        )
+        _check_same(cursors[0].whole_plan, cursor.whole_plan)
     least = min(cursors, key=_progress)
     repeats = max(map(_progress, cursors)) - _progress(least)
     merged = Cursor(least.plan, least.partitions, least.epoch, least.rows, least.of).state()

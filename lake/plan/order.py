@@ -131,7 +131,7 @@ class Order:
         return self.shards(t) if t == 0 else self._without(t, t - 1)
 
     def departures(self, t: int) -> Ints:
-        """The shards that block t needs and block t+1 does not; a shuffle's last blocks need the first again."""
+        """The shards that block t needs and block t+1 does not. A shuffle's end needs the first again."""
         return self.shards(t) if t == self.blocks - 1 else self._without(t, t + 1)
 
     def _count(self, t: int) -> int:
@@ -265,8 +265,9 @@ class _Windowed:
 
         So the size of every block is known from one hash a shard, although the last batch is shorter.
         """
-        place = int(keys(key(self._word, _LAST), np.array([shard]))[0] % np.uint64(size))
-        return np.insert(permutation(key(self._word, _DEAL, shard), size - 1), place, size - 1)
+        place = key(self._word, _LAST, shard) % size
+        others = permutation(key(self._word, _DEAL, shard), size - 1)
+        return np.concatenate([others[:place], [size - 1], others[place:]])
 
     def _sizes(self) -> Ints:
         """Rows of each block, without the permutation of any shard that is wanted whole."""

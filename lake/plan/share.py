@@ -105,8 +105,7 @@ class Partitions:
 
     def run(self, number: int) -> Run:
         """The places of a partition."""
-        size, longer = divmod(self.rows, self.count)
-        return number * size + min(number, longer), (number + 1) * size + min(number + 1, longer)
+        return _even_cut(self.rows, self.count, number)
 
     def rest(self, number: int, taken: int) -> Run:
         """The places of a partition that are left once the epoch's first `taken` rows are taken."""
@@ -128,9 +127,13 @@ class Partitions:
             start += size
         return runs
 
+    def ends(self, since: int, until: int) -> Ints:
+        """Where each partition's rows end in the round that takes the epoch's rows [since, until)."""
+        ends: Ints = np.cumsum(self._given(self.order, until) - self._given(self.order, since))
+        return ends
+
     def _uneven_runs(self, since: int, until: int, start: int, stop: int) -> list[Run]:
-        firsts = self._given(self.order, since)
-        ends = np.cumsum(self._given(self.order, until) - firsts)
+        ends = self.ends(since, until)
         at = int(np.searchsorted(ends, start, side="right"))
         runs = []
         while start < stop:
@@ -215,7 +218,7 @@ class Share:
         if not 0 <= i < len(self):
             raise IndexError(f"plan batch {i} of {len(self)}")
         since, until = self.taken(i), self.taken(i + 1)
-        start, stop = self._cut(i, until - since)
+        start, stop = self._cut(i, since, until)
         runs, pads = self.partitions.runs(since, until, start, stop), 0
         if self.even == "pad":
             pads = self.batch_size - (stop - start)
@@ -237,14 +240,25 @@ class Share:
             return self.partitions.rows, self.tail[0] > (self.world_size - 1) * self.batch_size
         return self.taken(i), True
 
-    def _cut(self, i: int, rows: int) -> Run:
-        """Which of the rows of round i this rank takes."""
+    def _cut(self, i: int, since: int, until: int) -> Run:
+        """Which rows of round i, of the epoch's rows [since, until), this rank takes."""
+        rows = until - since
         if i < self.full or self.even is None:
             first = self.slot * self.batch_size
             return min(first, rows), min(first + self.batch_size, rows)
-        size, longer = divmod(rows, self.world_size)
-        first, end = (number * size + min(number, longer) for number in (self.slot, self.slot + 1))
-        return first, end
+        if self.world_size % self.partitions.count:
+            return _even_cut(rows, self.world_size, self.slot)
+        # Cut partition by partition: no node takes rows of another's, and sizes still differ by at most one.
+        at, local = divmod(self.slot, self.world_size // self.partitions.count)
+        edges = [0, *self.partitions.ends(since, until).tolist()]
+        start, stop = _even_cut(edges[at + 1] - edges[at], self.world_size // self.partitions.count, local)
+        return edges[at] + start, edges[at] + stop
+
+
+def _even_cut(rows: int, count: int, number: int) -> Run:
+    """One of `count` runs, equal to within one row, of `rows` rows; the longer ones come first."""
+    size, longer = divmod(rows, count)
+    return number * size + min(number, longer), (number + 1) * size + min(number + 1, longer)
 
 
 def _around(rows: int, start: int, count: int) -> list[Run]:
