@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from lake.errors import FormatError, IntegrityError
 from lake.format import ipc
+from lake.format.casts import cast
 from lake.format.content import column_check
-from lake.format.schema import cast
 from lake.format.values import Part
 
 MAGIC = b"ARROW1\0\0"
@@ -128,8 +128,7 @@ class OpenPart:
         if len(self.data) != part.bytes:
             found = f"{len(self.data):,} bytes of {part.bytes:,}"
             raise IntegrityError(f"part {part.digest[:12]}: {found}", digest=part.digest)
-        self._head = self.data.slice(*head_range(part)).to_pybytes()
-        self._schema = _stated(part, self._head).schema
+        self._layout = _stated(part, self.data.slice(*head_range(part)).to_pybytes())
 
     def batch(
         self,
@@ -144,8 +143,8 @@ class OpenPart:
         columns = self.part.fields if columns is None else columns
         data = self.data.slice(extent.offset, extent.meta_length + extent.length)
         if not (verify or first_read) and self.part.codec == "none":
-            return _conformed(pa.ipc.read_record_batch(data, self._schema), columns, self.stored)
-        options = {"head": self._head, "verify": verify, "first_read": first_read}
+            return _conformed(pa.ipc.read_record_batch(data, self._layout.schema), columns, self.stored)
+        options = {"head": self._layout, "verify": verify, "first_read": first_read}
         return decode_batch(self.part, index, data, columns, self.stored, **options)
 
 
@@ -169,6 +168,8 @@ def _expected(fields: tuple[str, ...], stored: pa.Schema) -> Layout | None:
 
 def _stated(part: Part, head: Any) -> Layout:
     """The layout that the head of a file states; the messages confirm it by their digest of the schema."""
+    if isinstance(head, Layout):
+        return head
     head = bytes(head)
     if len(head) != part.batches[0].offset or not head.startswith(MAGIC):
         raise IntegrityError(f"part {part.digest[:12]}: its head is not that of an Arrow file", digest=part.digest)

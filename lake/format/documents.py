@@ -106,22 +106,28 @@ def _refuse_constant(name: str) -> Any:
 
 def _check_value(value: Any) -> None:
     """Only what canonical JSON can hold, within the levels; iterative, so that depth costs no stack."""
-    level: list[tuple[str, Any]] = [("", value)]
-    for _ in range(DOCUMENT_LEVELS + 1):
-        level = [child for path, parent in level for child in _children(path, parent)]
-        if not level:
-            return
-    raise ValueError(f"nested over {DOCUMENT_LEVELS} levels")
+    level = _containers([("a document", value)])
+    for _ in range(DOCUMENT_LEVELS):
+        level = _containers([child for path, parent in level for child in _children(path, parent)])
+    if level:
+        raise ValueError(f"nested over {DOCUMENT_LEVELS} levels")
+
+
+def _containers(values: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Those values that have children; TypeError if one is no JSON value."""
+    found = []
+    for path, value in values:
+        if isinstance(value, (dict, list, tuple)):
+            found.append((path, value))
+        elif value is not None and not isinstance(value, (str, int, float)):
+            raise TypeError(f"{path}: {type(value).__name__} is not a JSON value")
+    return found
 
 
 def _children(path: str, value: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"{path or 'a document'}: key {key!r} is a {type(key).__name__}, JSON has only str")
-        return [(f"{path}.{key}", child) for key, child in value.items()]
-    if isinstance(value, (list, tuple)):
+    if not isinstance(value, dict):
         return [(f"{path}[]", child) for child in value]
-    if value is None or isinstance(value, (str, int, float)):
-        return ()
-    raise TypeError(f"{path or 'a document'}: {type(value).__name__} is not a JSON value")
+    for key in value:
+        if not isinstance(key, str):
+            raise TypeError(f"{path}: key {key!r} is a {type(key).__name__}, JSON has only str")
+    return [(f"{path}.{key}", child) for key, child in value.items()]

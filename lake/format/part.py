@@ -125,12 +125,10 @@ def choose_codec(chunks: Sequence[pa.RecordBatch]) -> str:
     """The codec for a part of these rows: "zstd" where a sample gets smaller by at least 15 %, else "none"."""
     rows = _Rows(chunks)
     window = max(1, min(rows.count, _SAMPLE * rows.count // max(1, raw_size(chunks))))
-    plain = packed = 0
-    for start in sorted({0, (rows.count - window) // 2, rows.count - window}):
-        sample = rows.batch(start, window)
-        plain += _body(sample, "none")
-        packed += _body(sample, "zstd")
-    return "zstd" if packed <= (1 - _SAVING) * plain and packed < plain else "none"
+    starts = sorted({0, (rows.count - window) // 2, rows.count - window})
+    samples = [rows.batch(start, window) for start in starts]
+    plain, packed = (_stream_size(rows.schema, samples, codec) for codec in ("none", "zstd"))
+    return "zstd" if packed <= (1 - _SAVING) * plain else "none"
 
 
 def encode_part(
@@ -265,6 +263,10 @@ def _options(codec: str) -> pa.ipc.IpcWriteOptions:
     return pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1) if codec == "zstd" else None)
 
 
-def _body(batch: pa.RecordBatch, codec: str) -> int:
-    """Bytes of the body of this batch."""
-    return int(pa.ipc.read_message(batch.serialize(options=_options(codec))).body.size)
+def _stream_size(schema: pa.Schema, batches: Sequence[pa.RecordBatch], codec: str) -> int:
+    """Bytes of an IPC stream of these batches."""
+    counter = pa.MockOutputStream()
+    with pa.ipc.new_stream(counter, schema, options=_options(codec)) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return int(counter.size())
