@@ -1,0 +1,136 @@
+"""The writers' half of garbage collection: what a writer may count on being there when its commit lands.
+
+A collector publishes what it is about to delete as a list (`gc/condemned/*.parquet`, column `key`) and waits
+out a grace period before it deletes. A writer therefore reads the lists *first*, then looks up or writes each
+object; a listed key counts as absent, and the object is written again as its next generation. Once half the
+grace has passed since the reading, everything is read and looked up again before a root (a log entry, tag,
+pin or derived pointer) is made, and a root takes effect within the grace or not at all.
+`lake.gc` is the other half. Only what a log entry inherits from the base it is created on needs no look-up.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow.parquet as pq
+
+from lake.errors import ConflictError, NotFoundError
+from lake.format import names
+from lake.format.names import Keys
+from lake.refs import generations
+from lake.stores.base import Staged, Store
+
+class Guard:
+    """Objects that one writer relies on. Thread-safe; made anew for each commit."""
+
+    def __init__(self, store: Store, grace: float) -> None:
+        self.store = store
+        self.grace = grace  # seconds
+        self._lock = threading.Lock()
+        self._relied: dict[str, Keys] = {}  # base key -> its generations
+        self._condemned: frozenset[str] = frozenset()
+        self._read_at = 0.0
+        self._read_lists()
+
+    # --- looking up and writing ---------------------------------------------------------------
+
+    def has(self, keys: Keys, size: int | None = None) -> bool:
+        """Whether some copy is there, of `size` bytes if given, and not condemned. If so, it is relied on."""
+        found = self._missing(keys, size) is None
+        if found:
+            self._rely(keys)
+        return found
+
+    def put(self, keys: Keys, data: bytes) -> bool:
+        """Make sure that `data` is stored; True if it had to be written."""
+        return self._write(keys, len(data), lambda key: self.store.put_new(key, data))
+
+    def publish(self, keys: Keys, staged: Staged, digest: str) -> bool:
+        """Make sure that what was staged is stored; True if it had to be written."""
+        return self._write(keys, staged.tell(), lambda key: staged.publish(key, digest))
+
+    def inherit(self, keys: Keys) -> None:
+        """Stop looking after an object: the log entry is to be created on a base that has it."""
+        with self._lock:
+            self._relied.pop(keys(0), None)
+
+    # --- making a root ------------------------------------------------------------------------
+
+    @contextmanager
+    def root(self) -> Iterator[None]:
+        """The time in which a root may be created: everything relied on is there, and stays there.
+
+        Raises:
+            ConflictError: something relied on was collected meanwhile; repeating the commit writes it again.
+        """
+        with self.store.root_lease():
+            while self.store.now() - self._read_at > self.grace / 2:
+                self._look_again()
+            yield
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _rely(self, keys: Keys) -> None:
+        with self._lock:
+            self._relied[keys(0)] = keys
+
+    def _write(self, keys: Keys, size: int, create: Callable[[str], bool]) -> bool:
+        generation = self._missing(keys, size)
+        created = generation is not None and create(keys(generation))
+        if generation is not None and not created and self._missing(keys, size) is not None:
+            raise ConflictError(
+                f"{keys(0)} in {self.store.url} is being collected; repeating the commit writes it again", retryable=True
+            )
+        self._rely(keys)
+        return created
+
+    def _missing(self, keys: Keys, size: int | None) -> int | None:
+        """None where a usable copy is there; else the generation that is free to be written."""
+        first = self.store.head(keys(0))
+        if not self._condemned and (first is None or size in (None, first.size)):
+            return 0 if first is None else None  # nobody collects: one request decides
+        copies = ([first] if first else []) + generations(self.store, keys)
+        if any(copy.key not in self._condemned and size in (None, copy.size) for copy in copies):
+            return None
+        listed = self._highest.get(names.stem(keys(0)), -1)
+        return max([listed, *(names.generation_of(copy.key) for copy in copies)]) + 1
+
+    def _read_lists(self) -> None:
+        self._read_at = self.store.now()
+        listed: set[str] = set()
+        for found in self.store.list(names.CONDEMNED):
+            try:
+                data = self.store.get(found.key)
+            except NotFoundError:  # a finished run took its list away: what it named is gone
+                continue
+            listed.update(pq.read_table(io.BytesIO(data), columns=["key"])["key"].to_pylist())
+        self._condemned = frozenset(listed)
+        self._highest: dict[str, int] = {}
+        for key in listed:
+            stem = names.stem(key)
+            self._highest[stem] = max(self._highest.get(stem, 0), names.generation_of(key))
+
+    def _look_again(self) -> None:
+        self._read_lists()
+        with self._lock:
+            relied = dict(self._relied)
+        for keys in relied.values():
+            generation = self._missing(keys, None)
+            if generation is not None:
+                self._revive(keys, generation)
+
+    def _revive(self, keys: Keys, generation: int) -> None:
+        """Write a further generation of a condemned object from a copy that still exists."""
+        for source in (keys(0), *(copy.key for copy in generations(self.store, keys))):
+            try:
+                self.store.copy(source, keys(generation))
+            except NotFoundError:
+                continue
+            return
+        raise ConflictError(
+            f"{keys(0)} in {self.store.url} was collected while this commit ran; repeating the commit writes it again",
+            retryable=True,
+        )

@@ -1,0 +1,249 @@
+"""Read what a lake says of itself: its description, logs, heads, versions and manifests.
+
+Everything here reads and nothing writes. Immutable documents come through a cache when there is one;
+log entries and the head hint are always asked of the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from lake.config import parse_duration
+from lake.errors import FormatError, IntegrityError, NotFoundError
+from lake.format import documents, log, names, version
+from lake.format.manifest import Manifest
+from lake.format.names import Keys
+from lake.format.values import LogEntry, VersionDocument
+from lake.stores.base import Object, Store
+
+_FETCHERS = 8  # documents asked for at once
+
+
+class BlobCache(Protocol):
+    """Where immutable objects are kept between calls (`lake.cache.Cache` is one)."""
+
+    def blob(self, digest: str, fetch: Callable[[], bytes]) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LakeInfo:
+    """`lake.json`: made once, when the lake is created."""
+
+    id: str
+    created: str
+    grace: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The head that a change starts from. A dataset that does not exist has no `document`."""
+
+    seq: int  # of the newest log entry, 0 if there is none
+    born: int  # first seq of the dataset's present (or next) life
+    entry: LogEntry | None
+    document: VersionDocument | None
+
+    @property
+    def version(self) -> str | None:
+        """The id of the head's version, None where the dataset does not exist."""
+        return self.entry.version if self.entry else None
+
+
+class Refs:
+    """A lake's documents, read from `store`; `cache` keeps the immutable ones."""
+
+    def __init__(self, store: Store, cache: BlobCache | None = None) -> None:
+        self.store = store
+        self.cache = cache
+        self._info: LakeInfo | None = None
+        self._versions: dict[str, VersionDocument] = {}
+        self._lock = threading.Lock()
+
+    # --- the lake -----------------------------------------------------------------------------
+
+    def info(self) -> LakeInfo:
+        """The lake's description, read once.
+
+        Raises:
+            NotFoundError: there is no lake at this URL.
+        """
+        if self._info is None:
+            try:
+                data = self.store.get(names.LAKE)
+            except NotFoundError as error:
+                raise NotFoundError(
+                    f"no lake at {self.store.url} ({error}). `lake init {self.store.url}` or the first commit makes one."
+                ) from error
+            self._info = decode_info(data, self.store.url)
+        return self._info
+
+    def datasets(self) -> list[str]:
+        """Names of the datasets that exist now, sorted; one LIST, then a head for each name."""
+        self.info()
+        keys = [found.key for found in self.store.list(names.NAMES)]
+        spelled = self._each(lambda key: documents.parse(self.store.get(key), key)["name"], keys)
+        alive = self._each(lambda name: self.head(name) is not None, spelled)
+        return sorted(name for name, exists in zip(spelled, alive, strict=True) if exists)
+
+    # --- logs ---------------------------------------------------------------------------------
+
+    def newest(self, name: str) -> int:
+        """The seq of the dataset's newest log entry, 0 if there is none: the hint, then what lies beyond it."""
+        hint = self._hint(name)
+        if self.store.local_path(names.LAKE) is not None:
+            return _gallop(lambda seq: self.store.head(names.log_key(name, seq)) is not None, hint)
+        start = names.log_key(name, hint - 1) if hint > 1 else None
+        newest = hint
+        for found in self.store.list(names.log_prefix(name), start_after=start):
+            newest = max(newest, names.log_seq(found.key))
+        return newest
+
+    def entry(self, name: str, seq: int) -> LogEntry:
+        """Log entry `seq` of the dataset.
+
+        Raises:
+            NotFoundError: there is no such entry.
+        """
+        key = names.log_key(name, seq)
+        return log.decode_entry(self.store.get(key), key)
+
+    def entries(self, name: str, *, after: int = 0) -> list[LogEntry]:
+        """Every log entry with a seq above `after`, newest first."""
+        newest = self.newest(name)
+        return self._each(lambda seq: self.entry(name, seq), range(newest, after, -1))
+
+    def head(self, name: str) -> LogEntry | None:
+        """The newest log entry of a dataset that exists; None if there is none or it was removed."""
+        entry = self.base(name, document=False).entry
+        return entry if entry and entry.version else None
+
+    def base(self, name: str, *, document: bool = True) -> Base:
+        """What a change to the dataset starts from, which may be nothing."""
+        seq = self.newest(name)
+        if seq == 0:
+            return Base(0, 1, None, None)
+        return self.base_of(name, self.entry(name, seq), document=document)
+
+    def base_of(self, name: str, entry: LogEntry, *, document: bool = True) -> Base:
+        """The base that `entry` is, with its version's document unless told otherwise."""
+        if entry.version is None:
+            return Base(entry.seq, entry.seq + 1, entry, None)
+        return Base(entry.seq, entry.born, entry, self.version(name, entry.version) if document else None)
+
+    # --- versions -----------------------------------------------------------------------------
+
+    def version(self, name: str, version_id: str) -> VersionDocument:
+        """The document of a version of the dataset, checked against its id.
+
+        Raises:
+            NotFoundError: the dataset has no such version.
+            IntegrityError: the stored document is not what its name says.
+        """
+        with self._lock:
+            known = self._versions.get(version_id)
+        if known is None:
+            data = self._blob(version_id, names.version_keys(name, version_id))
+            known = version.decode_version(data, version_id)
+            with self._lock:
+                self._versions[version_id] = known
+        return known
+
+    def manifest(self, document: VersionDocument) -> Manifest:
+        """The shards of a version: its segments, fetched a few at a time."""
+        return self.segments(document, last=len(document.segments))
+
+    def segments(self, document: VersionDocument, *, last: int) -> Manifest:
+        """The shards of the version's last so many segments."""
+        refs = document.segments[len(document.segments) - last :]
+        return Manifest.open(document.schema, refs, self._each(self.segment, [ref.digest for ref in refs]))
+
+    def segment(self, digest: str) -> bytes:
+        """The bytes of one manifest segment, checked against its digest."""
+        return self._blob(digest, names.segment_keys(digest))
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _blob(self, digest: str, keys: Keys) -> bytes:
+        def fetch() -> bytes:
+            return read_generation(self.store, keys, digest)
+
+        return self.cache.blob(digest, fetch) if self.cache is not None else fetch()
+
+    def _hint(self, name: str) -> int:
+        try:
+            text = self.store.get(names.head_key(name))
+            return max(int(text), 0)
+        except (NotFoundError, ValueError):
+            return 0
+
+    def _each(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
+        items = list(items)
+        if len(items) < 2 or self.store.local_path(names.LAKE) is not None:
+            return [function(item) for item in items]
+        with ThreadPoolExecutor(_FETCHERS) as pool:
+            return list(pool.map(function, items))
+
+
+def decode_info(data: bytes, url: str) -> LakeInfo:
+    """What `lake.json` says.
+
+    Raises:
+        FormatError: it is of a newer format, or not a lake's description.
+    """
+    what = f"{names.LAKE} of {url}"
+    document = documents.parse(data, what)
+    if not isinstance(document, dict) or document.get("format") != names.FORMAT:
+        raise FormatError(f"{what} is not of format {names.FORMAT}: upgrade lake to read it")
+    documents.check_needs(document.get("needs"), what)
+    return LakeInfo(id=str(document["id"]), created=str(document["created"]), grace=parse_duration(document["grace"]))
+
+
+def generations(store: Store, keys: Keys) -> list[Object]:
+    """Stored copies of one object beyond the first; costs one LIST."""
+    return list(store.list(names.stem(keys(0)) + ".g"))
+
+
+def read_generation(store: Store, keys: Keys, digest: str) -> bytes:
+    """The bytes named `digest`: the base copy, else a later generation of it.
+
+    Raises:
+        NotFoundError: no copy exists.
+        IntegrityError: no copy has this digest.
+    """
+    wrong = None
+    try:
+        data = store.get(keys(0))
+        if documents.sha256_hex(data) == digest:
+            return data
+        wrong = keys(0)
+    except NotFoundError:
+        pass
+    for copy in generations(store, keys):
+        data = store.get(copy.key)
+        if documents.sha256_hex(data) == digest:
+            return data
+        wrong = copy.key
+    if wrong is not None:
+        raise IntegrityError(
+            f"{wrong} in {store.url} differs from the digest in its name; `lake verify` shows what it hurts", digest=digest
+        )
+    raise NotFoundError(f"no {keys(0)} in {store.url}, in any generation")
+
+
+def _gallop(exists: Callable[[int], bool], known: int) -> int:
+    """The last seq that exists, given that all up to `known` (at least) do: doubling, then bisecting."""
+    if known and not exists(known):
+        known = 0
+    step = 1
+    while exists(known + step):
+        known, step = known + step, step * 2
+    low, high = known, known + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if exists(middle) else (low, middle)
+    return low
+

@@ -1,0 +1,330 @@
+"""A lake and its datasets: look-ups, and one-line delegations to the modules that do the work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from lake import config, resolve, rows, stores, write
+from lake.cache import Cache
+from lake.commit import Signature, prepare
+from lake.convert import read
+from lake.format import names
+from lake.format.values import LogEntry
+from lake.refs import Refs
+from lake.scan import Scan
+from lake.snapshot import Snapshot, Version
+from lake.stores import Store
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def open(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_budget: int | str | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    anonymous: bool = False,
+    single_writer: bool = False,
+    progress: bool | None = None,
+) -> Lake:
+    """The lake at `url`: a folder, `s3://bucket/prefix`, or None for the one that the configuration names.
+
+    Asks the store nothing yet and creates nothing; the first commit makes a lake where there is none.
+    `cache_budget`: bytes, "60GB", "unlimited" or "auto" (half of the free disk). `single_writer`: promise
+    that nobody else writes, which a store without conditional writes needs. `progress`: bars on long work;
+    None shows them on a terminal.
+
+    Raises:
+        ConfigError: a setting that cannot be used, naming where it was set.
+    """
+    settings = config.resolve(
+        url,
+        cache_dir=cache_dir,
+        cache_budget=cache_budget,
+        endpoint_url=endpoint_url,
+        region=region,
+        anonymous=anonymous,
+    )
+    store = stores.open_store(
+        settings.url,
+        endpoint_url=settings.endpoint_url,
+        region=settings.region,
+        anonymous=settings.anonymous,
+        single_writer=single_writer,
+    )
+    return Lake(store, settings, single_writer=single_writer, progress=progress)
+
+
+class Lake:
+    """One store prefix holding many datasets. Made by `lake.open`; safe to use from several threads."""
+
+    def __init__(
+        self, store: Store, settings: config.Settings, *, single_writer: bool = False, progress: bool | None = None
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.single_writer = single_writer
+        self.progress = progress
+
+    @property
+    def url(self) -> str:
+        """Where the lake is."""
+        return self.store.url
+
+    def __repr__(self) -> str:
+        return f"lake.open({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.store, self.settings, self.single_writer, self.progress)
+
+    @cached_property
+    def cache(self) -> Cache:
+        """The machine's cache, shared with every process that uses the same folder."""
+        return Cache(self.settings.cache_dir, self.settings.cache_budget)
+
+    @cached_property
+    def refs(self) -> Refs:
+        """The lake's documents."""
+        return Refs(self.store, None if self._in_place else self.cache)
+
+    @property
+    def _in_place(self) -> bool:
+        return self.store.local_path(names.LAKE) is not None
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def init(self) -> None:
+        """Create the lake, unless it exists."""
+        prepare(self.refs, single_writer=self.single_writer)
+
+    def commit(
+        self,
+        name: str,
+        data: Any,
+        *,
+        mode: Literal["overwrite", "append"] | None = None,
+        key: str | EllipsisType | None = ...,
+        order: Literal["given", "shuffled"] | None = None,
+        labels: bool = False,
+        schema: pa.Schema | None = None,
+        meta: Mapping[str, Any] | None = None,
+        recipe: Any = None,
+        message: str | None = None,
+        txn: str | None = None,
+        expect: str | Version | EllipsisType | None = ...,
+        shard_bytes: int | str = "64MiB",
+        progress: bool | None = None,
+    ) -> Version:
+        """Make `data` the dataset's next version: all of it ("overwrite", the default) or more of it ("append").
+
+        Identical data is stored once, and an edit uploads only the shards it touches. A commit of what the
+        head already holds writes nothing and returns the head.
+
+        Args:
+            name: the dataset; made if it does not exist.
+            data: a folder, an archive, Parquet, CSV, JSONL or Arrow files (a path or glob, local or s3://), a
+                table or stream (pyarrow, polars, pandas, DuckDB), or an iterable of `(key, {field: value})`.
+            key: the key column. By default the head's on an append, else `key` if there is one. None: no key.
+            order: "shuffled" stores the rows in a random order by the hash of their key.
+            labels: the first directory of a folder or archive is the class.
+            schema: what the columns shall be; otherwise inferred.
+            meta, recipe: JSON kept with the version; None keeps the head's on an append.
+            txn: makes the commit idempotent: the same txn again returns the first version. Needs `mode`.
+            expect: the version id that must still be the head, or None for whatever is there. By default the
+                head seen when the call began; an append goes on top of newer ones in any case.
+            shard_bytes: raw bytes of a shard; an append keeps the dataset's.
+
+        Raises:
+            SchemaError: a value that does not fit, with its key, field and both types.
+            ConflictError: somebody else moved the head.
+            CommitStateUnknown: the store stopped answering; `error.txn` finds out later.
+        """
+        asked = write.request(
+            name,
+            mode=mode,
+            key=key,
+            meta=meta,
+            recipe=recipe,
+            signature=Signature.of(txn, message),
+            expect=expect.id if isinstance(expect, Version) else expect,
+            shard_bytes=shard_bytes,
+        )
+        access = self.settings
+        source = partial(
+            read,
+            data,
+            key=key,
+            order=order,
+            labels=labels,
+            schema=schema,
+            endpoint_url=access.endpoint_url,
+            region=access.region,
+            anonymous=access.anonymous,
+        )
+        shown = self.progress if progress is None else progress
+        entry = write.write(self.refs, asked, source, single_writer=self.single_writer, progress=shown)
+        return self._version(name, entry)
+
+    # --- looking up ---------------------------------------------------------------------------
+
+    def datasets(self) -> list[str]:
+        """Names of the datasets, sorted."""
+        return self.refs.datasets()
+
+    def dataset(self, reference: str | Version | Dataset) -> Dataset:
+        """The dataset, at its head or at the version that follows an `@`: see `lake.resolve`.
+
+        Raises:
+            NotFoundError: no such dataset or version; names the nearest.
+            VersionExpired: that version was expired.
+        """
+        name, selector = resolve.split(reference)
+        cache = None if self._in_place else self.cache
+        return Dataset(self, Snapshot(self.refs, cache, name, resolve.find(self.refs, name, selector)))
+
+    def log(self, name: str) -> list[LogEntry]:
+        """The dataset's history, newest first."""
+        name, _ = resolve.split(name)
+        return self.refs.entries(name) or _raise(resolve.missing_dataset(self.refs, name))
+
+    def versions(self, name: str) -> list[Version]:
+        """The dataset's versions since it last came into being, newest first, without expired ones."""
+        return [self._version(name, entry) for entry in resolve.living(self.log(name))]
+
+    def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **tables: Any) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation: datasets by name (`birds`, `"birds@v1"`), `lake.*` and your own frames are tables."""
+        from lake.catalog import Catalog
+
+        return Catalog(self).sql(query, params, **tables)
+
+    def _version(self, name: str, entry: LogEntry) -> Version:
+        assert entry.version is not None
+        return Version.of(name, entry, self.refs.version(name, entry.version))
+
+
+class Dataset:
+    """A named, versioned, ordered collection of rows with one Arrow schema, at one version."""
+
+    def __init__(self, lake: Lake, snapshot: Snapshot) -> None:
+        self.lake = lake
+        self.snapshot = snapshot
+
+    def __repr__(self) -> str:
+        return f"<{self.name}@#{self.snapshot.entry.seq} {self.version[:12]}, {len(self):,} rows>"
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return self.snapshot.name
+
+    @property
+    def version(self) -> str:
+        """The version id."""
+        return self.snapshot.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema; strings and binaries have 64-bit offsets, dictionaries int32 codes."""
+        return self.snapshot.document.schema
+
+    @property
+    def key(self) -> str | None:
+        """The key column's name, None without one."""
+        return self.snapshot.document.key
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What `commit(meta=)` kept with the version."""
+        return dict(self.snapshot.document.meta or {})
+
+    @property
+    def recipe(self) -> Any:
+        """What `commit(recipe=)` kept with the version."""
+        return self.snapshot.document.recipe
+
+    def vocab(self, column: str) -> list[Any]:
+        """The values of a dictionary column, in the order of their codes."""
+        try:
+            return list(self.snapshot.document.vocab[column])
+        except KeyError:
+            raise ValueError(f"{column!r} of {self.name!r} is not a dictionary column") from None
+
+    def __len__(self) -> int:
+        return self.snapshot.document.rows
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Row `index` as a dict, or the rows of a slice as a table."""
+        return rows.item(self.snapshot, index)
+
+    def take(self, indices: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows by number (negative from the end), in the order asked for."""
+        return rows.take(self.snapshot, indices, columns)
+
+    def get(self, key: Any) -> dict[str, Any]:
+        """The first row with this key.
+
+        Raises:
+            NotFoundError: no row has it.
+        """
+        return rows.get(self.snapshot, key)
+
+    def count(self, where: Any = None) -> int:
+        """Rows for which `where` holds; all of them without it."""
+        return len(self) if where is None else rows.count(self.snapshot, where)
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        *,
+        batch_size: int = 1024,
+        shuffle: bool | Literal["full"] = False,
+        seed: int = 0,
+        epoch: int = 0,
+        shuffle_window: int = 16,
+        even: Literal["split", "drop", "pad"] | None = "split",
+        rank: int | None = None,
+        world_size: int | None = None,
+        node: int | None = None,
+        nodes: int | None = None,
+        partitions: int | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """A stream of record batches: planned now, read when iterated. See `lake.scan.Scan`."""
+        return Scan(
+            self.snapshot,
+            columns=columns,
+            where=where,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            epoch=epoch,
+            shuffle_window=shuffle_window,
+            even=even,
+            rank=rank,
+            world_size=world_size,
+            node=node,
+            nodes=nodes,
+            partitions=partitions,
+            limit=limit,
+        )
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.scan().to_reader().__arrow_c_stream__(requested_schema)
+
+
+def _reopen(store: Store, settings: config.Settings, single_writer: bool, progress: bool | None) -> Lake:
+    return Lake(store, settings, single_writer=single_writer, progress=progress)
+
+
+def _raise(error: Exception) -> Any:
+    raise error

@@ -1,0 +1,127 @@
+"""Find the version that a text, `Version` or dataset means: `birds`, `birds@#12`, `birds@v1.0`, `birds@2026-11-01`.
+
+After the `@`, the first of these that fits: `head`; `#` and a seq; 8 to 64 hex digits, the beginning of a version
+id; an ISO date or time, UTC, for the head at that moment (a date alone: at its end); a tag.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from datetime import UTC, datetime, timedelta
+
+from lake.errors import NotFoundError, VersionExpired
+from lake.format import documents, names
+from lake.format.values import LogEntry
+from lake.refs import Refs
+from lake.snapshot import Version
+
+_HEX = re.compile(r"[0-9a-f]{8,64}")
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
+
+
+def split(reference: object) -> tuple[str, str | None]:
+    """The dataset name and what follows the `@`, of a text, a `Version`, or anything with `name` and `version`."""
+    if isinstance(reference, Version):
+        return reference.name, reference.id
+    if isinstance(reference, str):
+        name, at, selector = reference.partition("@")
+        if at and not selector:
+            raise ValueError(f"{reference!r} names no version after the @")
+        return names.check_name(name), selector or None
+    named, version = getattr(reference, "name", None), getattr(reference, "version", None)
+    if isinstance(named, str) and isinstance(version, str):
+        return named, version
+    raise TypeError(f"a dataset is named by a text, a Version or a Dataset, not by {type(reference).__name__}")
+
+
+def find(refs: Refs, name: str, selector: str | None = None) -> LogEntry:
+    """The log entry that made the version meant; without a selector the head.
+
+    Raises:
+        NotFoundError: no such dataset, or no such version of it.
+        VersionExpired: the version was there and has been expired.
+    """
+    head = refs.head(name)
+    if head is None:
+        raise missing_dataset(refs, name)
+    if selector in (None, "head"):
+        return head
+    assert selector is not None
+    if selector.startswith("#"):
+        return _by_seq(refs, name, head, selector)
+    if _HEX.fullmatch(selector):
+        return _by_id(refs, name, head, selector)
+    if _DATE.fullmatch(selector):
+        return _by_time(refs, name, head, selector)
+    return _by_tag(refs, name, head, selector)
+
+
+def missing_dataset(refs: Refs, name: str) -> NotFoundError:
+    """The error for a name that no dataset has, with the nearest that one has."""
+    known = refs.datasets()
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"; nearest: {near[0]!r}" if near else f"; there are {len(known)} datasets" if known else "; the lake is empty"
+    return NotFoundError(f"no dataset {name!r} in {refs.store.url}{hint}")
+
+
+def _usable(name: str, entry: LogEntry) -> LogEntry:
+    if entry.operation == "expired":
+        raise VersionExpired(f"{name}@#{entry.seq} was expired; tag or pin what a long run needs")
+    if entry.version is None:
+        raise NotFoundError(f"{name}@#{entry.seq} is where the dataset was removed: no version to read")
+    return entry
+
+
+def _by_seq(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
+    if not selector[1:].isdecimal():
+        raise ValueError(f"{name}@{selector}: after # comes the number of a log entry, such as {name}@#{head.seq}")
+    seq = int(selector[1:])
+    if not 1 <= seq <= head.seq:
+        raise NotFoundError(f"no {name}@#{seq}: the log of {name!r} goes from #1 to #{head.seq}")
+    return _usable(name, refs.entry(name, seq))
+
+
+def _by_id(refs: Refs, name: str, head: LogEntry, prefix: str) -> LogEntry:
+    if head.version is not None and head.version == prefix:
+        return head
+    found = [entry for entry in refs.entries(name) if entry.version is not None and entry.version.startswith(prefix)]
+    if not found:
+        raise NotFoundError(f"no version of {name!r} begins with {prefix}; `lake log {name}` lists them")
+    if len({entry.version for entry in found}) > 1:
+        some = ", ".join(sorted({str(entry.version)[:16] for entry in found}))
+        raise ValueError(f"{name}@{prefix} fits several versions: {some}; give more digits")
+    alive = [entry for entry in found if entry.operation != "expired"]
+    return _usable(name, (alive or found)[0])
+
+
+def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
+    try:
+        moment = datetime.fromisoformat(selector)
+    except ValueError as error:
+        raise ValueError(f"{name}@{selector}: not an ISO date or time ({error})") from error
+    if len(selector) == len("2026-11-01"):
+        moment += timedelta(days=1, microseconds=-1)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    for entry in refs.entries(name):
+        if datetime.fromisoformat(entry.time) <= moment:
+            return _usable(name, entry)
+    raise NotFoundError(f"{name!r} had no version yet at {selector}; its log begins at {refs.entry(name, 1).time}")
+
+
+def _by_tag(refs: Refs, name: str, head: LogEntry, tag: str) -> LogEntry:
+    key = names.tag_key(name, names.check_tag(tag))
+    try:
+        found = documents.parse(refs.store.get(key), key)
+    except NotFoundError:
+        found = {}
+    if found.get("born") != head.born:
+        raise NotFoundError(f"{name!r} has no tag {tag!r}; `lake log {name}` shows its versions and tags")
+    return _by_id(refs, name, head, str(found["version"]))
+
+
+def living(entries: list[LogEntry]) -> list[LogEntry]:
+    """Of a log, newest first: the entries with a version to read, since the dataset last came into being."""
+    born = entries[0].born if entries and entries[0].version is not None else None
+    return [e for e in entries if born is not None and e.born == born and e.version is not None and e.operation != "expired"]

@@ -1,0 +1,81 @@
+"""One version of a dataset, open for reading: what a scan, a look-up or a query is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from lake.cache import Cache
+from lake.format.manifest import Manifest
+from lake.format.values import LogEntry, VersionDocument
+from lake.parts import PartReader
+from lake.refs import Refs
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a call that made or found a version returns.
+
+    `bytes` are the stored bytes of its shards, of which the call that made it wrote `bytes_new` and found
+    `bytes_reused` in place.
+    """
+
+    name: str
+    id: str
+    data: str  # digest of the logical content: equal data, equal text
+    seq: int
+    rows: int
+    shards: int
+    bytes: int
+    bytes_new: int
+    bytes_reused: int
+
+    @classmethod
+    def of(cls, name: str, entry: LogEntry, document: VersionDocument) -> Version:
+        """The version that a log entry made."""
+        assert entry.version is not None
+        return cls(
+            name=name,
+            id=entry.version,
+            data=document.data,
+            seq=entry.seq,
+            rows=document.rows,
+            shards=document.shards,
+            bytes=document.bytes,
+            bytes_new=entry.bytes_new,
+            bytes_reused=entry.bytes_reused,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A version with what it takes to read it. Pickles small: a process that gets it reads documents itself."""
+
+    refs: Refs
+    cache: Cache | None  # None where the lake's folder is read in place
+    name: str
+    entry: LogEntry
+
+    @property
+    def version(self) -> str:
+        """The version id."""
+        assert self.entry.version is not None
+        return self.entry.version
+
+    @cached_property
+    def document(self) -> VersionDocument:
+        """The version document."""
+        return self.refs.version(self.name, self.version)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The version's shards."""
+        return self.refs.manifest(self.document)
+
+    @cached_property
+    def reader(self) -> PartReader:
+        """What reads its parts."""
+        return PartReader(self.refs, self.document, self.cache)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Snapshot, (self.refs, self.cache, self.name, self.entry)

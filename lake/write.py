@@ -1,0 +1,251 @@
+"""Commit data: a new version from a stream of batches, in place of the head's rows or after them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import EllipsisType
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from lake.commit import Draft, Signature, conflict, find_txn, land, prepare
+from lake.config import parse_bytes
+from lake.convert import SortedByClass, Source
+from lake.errors import ConflictError, NotFoundError, SchemaError
+from lake.format import cuts, documents, draft, names, part, schema
+from lake.format.segment import tail_to_merge
+from lake.format.values import Cuts, LogEntry, Part, Shard, VersionDocument
+from lake.format.vocab import VocabBuilder
+from lake.guard import Guard
+from lake.ingest import Groups, Ingested, Reuse, ShardWriter, ingest
+from lake.progress import progress as show
+from lake.refs import Base, Refs
+
+Mode = Literal["overwrite", "append"]
+Expect = str | EllipsisType | None  # a version id; ... = the head seen when the call began; None = whatever is there
+SHARD_BYTES = 16 * 2**10, 2**40  # least and most raw bytes of a shard's target
+
+_log = logging.getLogger("lake")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the caller of a commit asked for, apart from the data."""
+
+    name: str
+    mode: Mode
+    key: str | EllipsisType | None
+    meta: dict[str, Any] | None
+    recipe: Any
+    signature: Signature
+    expect: Expect
+    target: int  # raw bytes of a shard
+
+
+def request(
+    name: str,
+    *,
+    mode: str | None,
+    key: str | EllipsisType | None,
+    meta: Mapping[str, Any] | None,
+    recipe: Any,
+    signature: Signature,
+    expect: Expect,
+    shard_bytes: int | str,
+) -> Request:
+    """The request, checked as far as it can be without looking at the lake or the data."""
+    names.check_name(name)
+    if mode not in (None, "overwrite", "append"):
+        raise ValueError(f"mode is 'overwrite' or 'append', not {mode!r}")
+    if mode is None and signature.given:
+        raise ValueError("with a txn say mode='append' or mode='overwrite': a job that forgets it must not replace the table")
+    if meta is not None and not isinstance(meta, Mapping):
+        raise TypeError(f"meta is a mapping, not {type(meta).__name__}")
+    documents.canonical({"meta": dict(meta or {}), "recipe": recipe})  # JSON, or an error before anything is stored
+    target = parse_bytes(shard_bytes)
+    if target is None or not SHARD_BYTES[0] <= target <= SHARD_BYTES[1]:
+        raise ValueError(f"shard_bytes is between {SHARD_BYTES[0]:,} and {SHARD_BYTES[1]:,} bytes, not {shard_bytes!r}")
+    whole = None if meta is None else dict(meta)
+    return Request(name, "append" if mode == "append" else "overwrite", key, whole, recipe, signature, expect, target)
+
+
+def write(
+    refs: Refs, asked: Request, read: Callable[[], Source], *, single_writer: bool, progress: bool | None
+) -> LogEntry:
+    """The log entry of the version that what `read` gives became; the head's where that held the same already.
+
+    The head is looked at before `read` is called, and the lake is made, if there is none, after it. Whatever is
+    raised, the head is where it was.
+    """
+    start = _head_seen(refs, asked.name)
+    if asked.signature.given and (earlier := find_txn(refs, asked.name, asked.signature.txn)) is not None:
+        return earlier
+    expect = asked.expect if isinstance(asked.expect, str) else None
+    if expect is not None and expect != start.version:
+        raise conflict(asked.name, f"expected {expect[:12]} to be the head", start)
+    source = read()
+    info = prepare(refs, single_writer=single_writer)
+    guard = Guard(refs.store, info.grace)
+    shards = _shards_to_look_at(refs, start.document, asked.mode)
+    aim = aim_at(start.document, shards, source, asked)
+    vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass()
+    writer = ShardWriter(guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=_reuse(shards, aim))
+    with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar:
+        made = ingest(_watched(source, vocab, classes), writer, bar)
+    if source.rows is not None and source.rows != made.rows:
+        raise SchemaError(f"the input announced {source.rows:,} rows and gave {made.rows:,}; nothing was committed")
+    change = Change(refs, guard, asked, start, shards, aim, made, vocab)
+    entry = land(refs, guard, asked.name, start, change, asked.signature, expect=expect)
+    for note in (*source.notes, classes.warning()):
+        if note:
+            _log.warning("%s: %s", asked.name, note)
+    return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """How rows are to be stored, settled on the head seen when the call began."""
+
+    schema: pa.Schema  # canonical, of the version to be
+    stored: pa.Schema  # of the incoming columns, as parts hold them
+    key: str | None
+    cuts: Cuts
+    groups: Groups | None  # columns that share a part; None: the first shard decides
+
+
+def aim_at(old: VersionDocument | None, shards: Sequence[Shard], source: Source, asked: Request) -> Aim:
+    """The aim of a commit on a dataset whose head is `old` and has `shards`.
+
+    Raises:
+        SchemaError: the data cannot be appended to the dataset, or lacks the key column.
+    """
+    incoming = schema.canonical_schema(source.schema)
+    if asked.mode == "append" and old is not None:
+        merged = schema.unify_for_append(old.schema, incoming)
+        if not isinstance(asked.key, EllipsisType) and asked.key != old.key:
+            raise SchemaError(f"the key of {asked.name!r} is {old.key!r}; an append cannot make it {asked.key!r}")
+        stored = schema.stored_schema(pa.schema([merged.field(name) for name in incoming.names]))
+        return Aim(merged, stored, old.key, old.cuts, _grouping(shards, stored))
+    key = source.key if isinstance(asked.key, EllipsisType) else asked.key
+    if key is not None and key not in incoming.names:
+        raise SchemaError(f"no column {key!r} to be the key of {asked.name!r}; there are {', '.join(incoming.names)}")
+    stored = schema.stored_schema(incoming)
+    same_columns = old is not None and set(old.schema.names) <= set(incoming.names)
+    layout = Cuts(cuts.ALGORITHM, cuts.SEED, asked.target)
+    return Aim(incoming, stored, key, layout, _grouping(shards, stored) if same_columns else None)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A commit of data as a function of the head that it lands on."""
+
+    refs: Refs
+    guard: Guard
+    asked: Request
+    start: Base
+    shards: Sequence[Shard]  # the start's, where an overwrite may take some over
+    aim: Aim
+    made: Ingested
+    vocab: VocabBuilder
+
+    def __call__(self, base: Base) -> Draft:
+        moved = base.seq != self.start.seq
+        if self.asked.mode == "append" and base.document is not None:
+            document, segments = self._after(base.document, base)
+            removed = 0
+        else:
+            if moved:
+                self._detach(base)
+            document, segments = self._instead(None if moved else base.document)
+            removed = base.document.rows if base.document else 0
+        return Draft(
+            operation=self.asked.mode,
+            document=document,
+            segments=segments,
+            rows_added=self.made.rows,
+            rows_removed=removed,
+            bytes_new=self.made.bytes_new,
+            bytes_reused=self.made.bytes_reused,
+        )
+
+    def _instead(self, old: VersionDocument | None) -> tuple[VersionDocument, draft.Segments]:
+        aim, asked = self.aim, self.asked
+        head = draft.Head(aim.schema, aim.key, aim.cuts, self.vocab.finish(), asked.meta, asked.recipe)
+        return draft.whole(head, self.made.shards, draft.known_segments(old, self.shards, head))
+
+    def _after(self, old: VersionDocument, base: Base) -> tuple[VersionDocument, draft.Segments]:
+        merged = schema.unify_for_append(old.schema, self.aim.schema)
+        stored = schema.stored_schema(merged)
+        changed = [field.name for field in self.aim.stored if stored.field(field.name).type != field.type]
+        if changed or old.key != self.aim.key:
+            what = f"column {changed[0]!r} changed its type" if changed else f"the key became {old.key!r}"
+            raise conflict(self.asked.name, f"{what} meanwhile", base, retryable=True)
+        head = replace(
+            draft.head_of(old),
+            schema=merged,
+            vocab=draft.longer_vocab(merged, old.vocab, self.vocab.finish()),
+            meta=old.meta if self.asked.meta is None else self.asked.meta,
+            recipe=old.recipe if self.asked.recipe is None else self.asked.recipe,
+        )
+        apart = tail_to_merge(old.segments)
+        tail = list(self.refs.segments(old, last=apart).shards()) if apart else []
+        return draft.grown(old, head, self.made.shards, tail, apart)
+
+    def _detach(self, base: Base) -> None:
+        """Carry an overwrite over to a newer head: what it took over from the old one is no longer inherited."""
+        if self.asked.mode == "overwrite" and self.asked.expect is not None:
+            raise conflict(self.asked.name, "the head moved while the commit ran", base)
+        for digest in self.made.inherited:
+            if not self.guard.has(names.part_keys(digest)):
+                raise ConflictError(
+                    f"part {digest[:12]} of {self.asked.name!r} was collected while the commit ran. Repeating is safe.",
+                    retryable=True,
+                )
+
+
+# --- inside -----------------------------------------------------------------------------------
+
+
+def _head_seen(refs: Refs, name: str) -> Base:
+    """The head when the call began; nothing where there is no lake yet."""
+    try:
+        refs.info()
+    except NotFoundError:
+        return Base(0, 1, None, None)
+    return refs.base(name)
+
+
+def _shards_to_look_at(refs: Refs, old: VersionDocument | None, mode: Mode) -> Sequence[Shard]:
+    """All shards of a head that is to be overwritten; of one that is appended to, those of its last segment."""
+    if old is None or not old.segments:
+        return []
+    return list((refs.manifest(old) if mode == "overwrite" else refs.segments(old, last=1)).shards())
+
+
+def _grouping(shards: Sequence[Shard], stored: pa.Schema) -> Groups | None:
+    """The last shard's grouping of columns into parts; columns that it does not have share one more."""
+    if not shards:
+        return None
+    kept = [tuple(name for name in stored.names if name in part.fields) for part in shards[-1].parts]
+    rest = tuple(name for name in stored.names if not any(name in group for group in kept))
+    return tuple(group for group in (*kept, rest) if group)
+
+
+def _reuse(shards: Sequence[Shard], aim: Aim) -> Reuse:
+    """Parts that may be taken over by content, because a commit now would give them the same record batches."""
+    return {
+        (one.fields, one.content): one
+        for shard in shards
+        for one in shard.parts
+        if part.fits(one, shard.rows, aim.cuts.target)
+    }
+
+
+def _watched(source: Source, vocab: VocabBuilder, classes: SortedByClass) -> Iterator[pa.RecordBatch]:
+    """The source's batches, seen by those who learn from them on the way."""
+    for batch in source.batches:
+        vocab.add(batch)
+        classes.see(batch)
+        yield batch
