@@ -87,6 +87,9 @@ class Cache:
         self._fetched: set[int] = set()
         self._looked: tuple[float, bool] = (0.0, False)
         holds.at_fork(self)
+        self._index.read(
+            "select count(*) from files"
+        )  # all of it: if it is damaged, it is better made anew now
         with self._index.write() as connection:
             self._room.reap(connection, thorough=True)
             used = index.total(connection)

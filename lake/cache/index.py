@@ -116,9 +116,15 @@ class Index:
                 raise
 
     def read(self, query: str, *values: Any) -> list[Any]:
-        """The rows of one query."""
+        """The rows of one query; a damaged index is made anew first."""
         with self._lock, self._translated():
-            return self._open().execute(query, values).fetchall()
+            try:
+                return self._open().execute(query, values).fetchall()
+            except sqlite3.DatabaseError as error:
+                if not _damaged(error):
+                    raise
+                self._discard()
+                return self._open().execute(query, values).fetchall()
 
     def close(self) -> None:
         """Give the connection up; the next use opens another."""
@@ -171,7 +177,7 @@ class Index:
         )
         try:
             connection.execute("pragma journal_mode = wal")
-            connection.execute("pragma synchronous = normal")
+            connection.execute("pragma synchronous = off")  # see _survey
             connection.execute("pragma wal_autocheckpoint = 256")
             connection.execute("pragma journal_size_limit = 1048576")
             if connection.execute("pragma user_version").fetchone()[0] == 0:
@@ -186,15 +192,20 @@ class Index:
         return connection
 
     def _survey(self, connection: sqlite3.Connection) -> None:
-        """Count files that have no row, as after a power failure or the loss of the index; forget rows without file."""
+        """Count what is really there: once a boot, because nothing here waits for the disk, and after a loss of the index."""
+        if connection.execute("pragma quick_check(1)").fetchone()[0] != "ok":
+            raise _DamagedError("torn")
         connection.execute("begin immediate")
-        rows = {key for (key,) in connection.execute("select key from files where whole = 1")}
+        sizes = dict(connection.execute("select key, bytes from files where whole = 1"))
         for key, stat in self._home.found():
-            if key not in rows:
+            if key not in sizes:
                 add(connection, key, stat.st_size, whole=True)
-            rows.discard(key)
-        connection.executemany("delete from files where key = ?", [(key,) for key in rows])
-        connection.execute("update state set boot = ?", (BOOT,))
+            elif sizes.pop(key) != stat.st_size:
+                connection.execute("update files set bytes = ? where key = ?", (stat.st_size, key))
+        connection.executemany("delete from files where key = ?", [(key,) for key in sizes])
+        connection.execute(
+            "update state set boot = ?, bytes = (select coalesce(sum(bytes), 0) from files)", (BOOT,)
+        )
         connection.execute("commit")
 
     @contextlib.contextmanager
@@ -227,6 +238,10 @@ class Index:
             if self._home.inode() == self._inode:  # else another process has made a new one already
                 for name in ("", "-wal", "-shm"):
                     Path(f"{self._home.index}{name}").unlink(missing_ok=True)
+
+
+class _DamagedError(sqlite3.DatabaseError):
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
 
 def _code(error: sqlite3.Error) -> int:
