@@ -1,0 +1,315 @@
+"""The members of a .zip or .tar, compressed or not, and their bytes. Nothing is extracted.
+
+A plain tar and a zip are read member by member, in any order. A compressed tar can only be streamed: once to
+learn its members, once more to read them if each batch of samples lies behind the one before; if not, it is
+first decompressed into a temporary file, and then is a plain tar. It is never held in memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import pyarrow as pa
+import zstandard
+
+from lake.convert import names
+from lake.convert.files import Member, Reader, Skipped
+from lake.errors import ArchiveError
+
+_CHUNK = 1 << 20
+_DEFLATE_LIMIT = 1032  # what deflate can make of one byte
+_DAMAGE = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError,
+    NotImplementedError,
+    pa.ArrowInvalid,
+)  # fmt: skip
+_DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
+    "gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    "zst": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),
+}
+SUFFIXES = {  # of archives: what their tar is compressed with, if it is a tar
+    ".zip": None, ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.zst": "zst", ".tzst": "zst",
+}  # fmt: skip
+
+
+class Place(Protocol):
+    """A file that can be opened any number of times, local or in a bucket."""
+
+    @property
+    def name(self) -> str:
+        """What the user would call it."""
+
+    def open(self) -> pa.NativeFile:
+        """A seekable file, at its start."""
+
+
+class Archive(Protocol):
+    """An archive whose members are known."""
+
+    members: list[Member]
+
+    def reader(self, batches: list[Sequence[Member]]) -> Reader:
+        """A reader of these members, batch after batch."""
+
+
+def is_archive(name: str) -> bool:
+    """Whether the file's name says that it is an archive."""
+    return name.lower().endswith(tuple(SUFFIXES))
+
+
+def open_archive(place: Place, skipped: Skipped) -> Archive:
+    """List an archive's members; hidden and special ones are counted instead.
+
+    Raises:
+        ArchiveError: the archive is damaged, hostile or encrypted.
+    """
+    suffix = max((s for s in SUFFIXES if place.name.lower().endswith(s)), key=len)
+    codec = SUFFIXES[suffix]
+    if codec is None:
+        return _Zip(place, skipped)
+    return _CompressedTar(place, codec, skipped) if codec else _Tar(place, skipped)
+
+
+class _Zip:
+    def __init__(self, place: Place, skipped: Skipped) -> None:
+        self._name, self._file = place.name, place.open()
+        with _damage(place.name):
+            self._zip = zipfile.ZipFile(self._file)
+        self.members = [
+            member for info in self._zip.infolist() if (member := _zip_member(info, place.name, skipped))
+        ]
+
+    def reader(self, batches: list[Sequence[Member]]) -> Reader:
+        return _ZipReader(self._zip, self._file, self._name)
+
+
+def _zip_member(info: zipfile.ZipInfo, archive: str, skipped: Skipped) -> Member | None:
+    name = info.filename.replace("\\", "/") if info.create_system == 0 else info.filename
+    if info.is_dir() or not (name := _clean(name, archive)):
+        return None
+    if names.hidden(name):
+        skipped.add("hidden file")
+        return None
+    if stat.S_ISLNK(info.external_attr >> 16):
+        skipped.add("link")
+        return None
+    if info.flag_bits & 1:
+        raise ArchiveError(f"{name!r} in {archive} is encrypted: extract it with its password first")
+    deflated = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+    if deflated and info.file_size > _DEFLATE_LIMIT * info.compress_size + _CHUNK:
+        raise ArchiveError(
+            f"{name!r} in {archive} claims {info.file_size:,} bytes from {info.compress_size:,}, which is "
+            "impossible: the archive is damaged or hostile"
+        )
+    return Member(name, info.file_size, info)
+
+
+class _ZipReader:
+    threads = 2
+
+    def __init__(self, archive: zipfile.ZipFile, file: pa.NativeFile, name: str) -> None:
+        self._zip, self._file, self._name = archive, file, name
+
+    def read(self, member: Member, view: memoryview) -> None:
+        with _damage(self._name, member.name), self._zip.open(member.where) as file:
+            _fill(file, view)
+            if file.read(1):  # at the end, the checksum is compared
+                raise EOFError("longer than the archive's directory says")
+
+    def close(self) -> None:
+        self._zip.close()
+        self._file.close()
+
+
+class _Tar:
+    """A plain tar: every member lies at a known place."""
+
+    def __init__(self, place: Place, skipped: Skipped) -> None:
+        self._place = place
+        with place.open() as file:
+            self.members = _tar_members(_Forward(file, seekable=True), place.name, skipped)
+
+    def reader(self, batches: list[Sequence[Member]]) -> Reader:
+        return _TarReader(self._place.open(), self._place.name)
+
+
+class _TarReader:
+    threads = 4
+
+    def __init__(self, file: pa.NativeFile, name: str, scratch: str | None = None) -> None:
+        self._file, self._name, self._scratch = file, name, scratch
+
+    def read(self, member: Member, view: memoryview) -> None:
+        with _damage(self._name, member.name):
+            done = 0
+            while done < len(view):
+                data = self._file.read_at(min(len(view) - done, 16 * _CHUNK), member.where + done)
+                if not data:
+                    raise EOFError("the archive ends inside it")
+                view[done : done + len(data)] = data
+                done += len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class _CompressedTar:
+    def __init__(self, place: Place, codec: str, skipped: Skipped) -> None:
+        self._place, self._decompress = place, _DECOMPRESSORS[codec]
+        with _damage(place.name), place.open() as file, self._decompress(file) as stream:
+            forward = _Forward(stream, seekable=False)
+            self.members = _tar_members(forward, place.name, skipped)
+            forward.drain()  # to the checksum at the end
+
+    def reader(self, batches: list[Sequence[Member]]) -> Reader:
+        offsets = [offset for batch in batches for offset in sorted(member.where for member in batch)]
+        if all(a < b for a, b in pairwise(offsets)):
+            return _StreamReader(self._place, self._decompress)
+        scratch = tempfile.mkdtemp(prefix="lake-untar-")
+        try:
+            plain = Path(scratch, "plain.tar")
+            with _decompressed(self._place, self._decompress) as stream, plain.open("wb") as out:
+                shutil.copyfileobj(stream, out, _CHUNK)
+            return _TarReader(pa.OSFile(str(plain)), self._place.name, scratch)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _decompressed(place: Place, decompress: Callable[[Any], Any]) -> Iterator[IO[bytes]]:
+    """The decompressed bytes of a file, from its start."""
+    with _damage(place.name), place.open() as file, decompress(file) as stream:
+        yield stream
+
+
+class _StreamReader:
+    """Reads members in the order in which they lie in a compressed tar."""
+
+    threads = 1
+
+    def __init__(self, place: Place, decompress: Callable[[Any], Any]) -> None:
+        self._name = place.name
+        self._opened: AbstractContextManager[IO[bytes]] = _decompressed(place, decompress)
+        self._stream = _Forward(self._opened.__enter__(), seekable=False)
+
+    def read(self, member: Member, view: memoryview) -> None:
+        with _damage(self._name, member.name):
+            self._stream.seek(member.where)
+            _fill(self._stream, view)
+
+    def close(self) -> None:
+        self._opened.__exit__(None, None, None)
+
+
+class _Forward:
+    """A binary stream as a file that moves forward only, and knows what it last read."""
+
+    def __init__(self, raw: Any, *, seekable: bool) -> None:
+        self._raw, self._seekable = raw, seekable
+        self._position = 0
+        self.last = b""
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        self.last = self._raw.read(size)
+        self._position += len(self.last)
+        return self.last
+
+    def seek(self, position: int) -> None:
+        if self._seekable:
+            self._raw.seek(position)
+            self._position = position
+        while self._position < position and self.read(min(_CHUNK, position - self._position)):
+            pass
+
+    def drain(self) -> None:
+        while self._raw.read(_CHUNK):
+            pass
+
+
+def _tar_members(stream: _Forward, archive: str, skipped: Skipped) -> list[Member]:
+    members: list[Member] = []
+    links: list[tuple[str, str]] = []
+    for info in _tar_infos(stream, archive):
+        name = _clean(info.name, archive)
+        if info.isdir() or not name:
+            continue
+        if names.hidden(name):
+            skipped.add("hidden file")
+        elif info.issparse():
+            raise ArchiveError(f"{name!r} in {archive} is stored sparse: pack it again without --sparse")
+        elif info.isreg():
+            members.append(Member(name, info.size, info.offset_data))
+        elif info.islnk():
+            links.append((name, _clean(info.linkname, archive)))
+        else:
+            skipped.add("link" if info.issym() else "special file")
+    if links:
+        targets = {member.name: member for member in members}
+        for name, target in links:
+            if target not in targets:
+                raise ArchiveError(f"{name!r} in {archive} links to {target!r}, which is not in it")
+            members.append(targets[target]._replace(name=name))
+    return members
+
+
+def _tar_infos(stream: _Forward, archive: str) -> Iterator[tarfile.TarInfo]:
+    """The archive's headers. `tarfile` takes a damaged header for the end; here it is damage."""
+    name = ""
+    with _damage(archive), tarfile.TarFile(fileobj=stream) as tar:  # type: ignore[arg-type]
+        while (info := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # or it keeps all of them
+            name = info.name
+            yield info
+    if stream.last.strip(b"\0"):
+        after = f" after {name!r}" if name else ""
+        raise ArchiveError(f"{archive} is damaged{after}, at byte {stream.tell():,}")
+
+
+def _clean(name: str, archive: str) -> str:
+    """The member's path without what some packers put in front of it."""
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ArchiveError(
+            f"{name!r} in {archive} points outside the archive: pack it again from within its folder"
+        )
+    return "/".join(parts)
+
+
+def _fill(file: Any, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        data = file.read(min(len(view) - done, _CHUNK))
+        if not data:
+            raise EOFError("the archive ends inside it")
+        view[done : done + len(data)] = data
+        done += len(data)
+
+
+@contextmanager
+def _damage(archive: str, member: str | None = None) -> Iterator[None]:
+    """Whatever a decompressor says of damage, as one error that names the archive and the member."""
+    try:
+        yield
+    except _DAMAGE as error:
+        where = archive if member is None else f"{member!r} in {archive}"
+        why = str(error) or type(error).__name__
+        raise ArchiveError(
+            f"{where} cannot be read: {why} (damaged, cut short or of another kind)"
+        ) from error

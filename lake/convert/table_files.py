@@ -1,0 +1,299 @@
+"""Files of tables: Parquet, CSV, JSON lines and Arrow, one or many, local or in a bucket, read as streams."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from lake.convert import fit
+from lake.convert.paths import File, reaching
+from lake.convert.source import BATCH_BYTES, Meter, Request, Source
+from lake.errors import FormatError, SchemaError
+
+_BLOCK_BYTES = 16 << 20  # of text: types are inferred from the first block, and no line may be longer
+_PARQUET_ROWS = 1 << 15
+_OPEN_AT_ONCE = 8
+_COMPRESSION = (".gz", ".zst", ".bz2", ".lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How files of one format are read."""
+
+    name: str
+    probe: Callable[
+        [File, Request], tuple[pa.Schema, int | None]
+    ]  # the schema, and the rows if they are known
+    batches: Callable[[File, pa.Schema, Meter], Iterator[pa.RecordBatch]]
+    typed: bool  # a file says itself what its types are, so that it may be empty
+
+
+def format_of(name: str) -> Format | None:
+    """The format that a file's name says it has."""
+    path = PurePosixPath(name.lower())
+    suffix = path.suffix
+    if suffix in _COMPRESSION and PurePosixPath(path.stem).suffix in _TEXT:
+        suffix = PurePosixPath(path.stem).suffix
+    return FORMATS.get(suffix)
+
+
+def read_files(files: Sequence[File], request: Request) -> Source:
+    """The rows of all files, one after the other, as one table.
+
+    Raises:
+        SchemaError: the files' columns differ, or a value does not fit.
+        FormatError: a file is not what its name says.
+    """
+    kinds = {kind.name: (kind, file.name) for file in files for kind in [_known(file)]}
+    if len(kinds) > 1:
+        (_, a), (_, b), *_ = kinds.values()
+        raise ValueError(f"{a} and {b} are of different formats: commit one kind at a time")
+    kind = next(iter(kinds.values()))[0]
+    with ThreadPoolExecutor(_OPEN_AT_ONCE) as pool:
+        probed = list(pool.map(lambda file: kind.probe(file, request), files))
+    schema = request.schema
+    if schema is None:
+        schema = fit.widest((file.name, found) for file, (found, _) in zip(files, probed, strict=True))
+    counts = [rows for _, rows in probed if rows is not None]
+    meter = Meter()
+    return Source(
+        schema,
+        _rows(files, kind, schema, request, meter),
+        rows=sum(counts) if len(counts) == len(files) else None,
+        bytes=sum(file.size for file in files),
+        meter=meter,
+        typed=kind.typed,
+    )
+
+
+def _rows(
+    files: Sequence[File], kind: Format, schema: pa.Schema, request: Request, meter: Meter
+) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        before = meter.read
+        yield from fit.fitted(kind.batches(file, schema, meter), schema, file.name, request.vocab)
+        meter.read = before + file.size
+
+
+def _known(file: File) -> Format:
+    kind = format_of(file.name)
+    if kind is None:
+        raise ValueError(f"{file.name}: lake reads tables from {', '.join(FORMATS)} (text also compressed)")
+    return kind
+
+
+# --- Parquet ----------------------------------------------------------------------------------
+
+
+def _parquet(file: File) -> pq.ParquetFile:
+    with _is(file, "Parquet"):
+        return pq.ParquetFile(file.open(), pre_buffer=not file.local)
+
+
+def _probe_parquet(file: File, request: Request) -> tuple[pa.Schema, int]:
+    opened = _parquet(file)
+    return opened.schema_arrow, opened.metadata.num_rows
+
+
+def _parquet_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
+    opened = _parquet(file)
+    metadata, before, rows = opened.metadata, meter.read, 0
+    raw = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    each = max(1, raw // max(1, metadata.num_rows))
+    with _is(file, "Parquet"):
+        for batch in opened.iter_batches(batch_size=max(1, min(_PARQUET_ROWS, BATCH_BYTES // each))):
+            rows += batch.num_rows
+            meter.read = before + file.size * rows // metadata.num_rows
+            yield batch
+
+
+# --- Arrow ------------------------------------------------------------------------------------
+
+
+def _arrow(file: File) -> Any:
+    """A reader of an IPC file (which has `num_record_batches`) or stream."""
+    with _is(file, "Arrow"):
+        handle = pa.memory_map(file.path) if file.local and file.size else file.open()
+        magic = handle.read(6)
+        handle.seek(0)
+        if magic[:4] == b"FEA1":
+            raise FormatError(f"{file.name} is Feather version 1: write it again as version 2")
+        return pa.ipc.open_file(handle) if magic == b"ARROW1" else pa.ipc.open_stream(handle)
+
+
+def _probe_arrow(file: File, request: Request) -> tuple[pa.Schema, None]:
+    return _arrow(file).schema, None
+
+
+def _arrow_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
+    reader, before = _arrow(file), meter.read
+    with _is(file, "Arrow"):
+        if not hasattr(reader, "num_record_batches"):
+            for batch in reader:
+                batch.validate()
+                meter.read = min(before + file.size, meter.read + batch.nbytes)
+                yield batch
+            return
+        for i in range(reader.num_record_batches):
+            batch = reader.get_batch(i)
+            batch.validate()
+            meter.read = before + file.size * (i + 1) // reader.num_record_batches
+            yield batch
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def _csv(file: File, types: pa.Schema | None, *, threads: bool = True) -> Any:
+    options: dict[str, Any] = {}
+    if types is not None:
+        options["convert_options"] = pa.csv.ConvertOptions(
+            column_types={f.name: _text_type(f.type) for f in types}
+        )
+    reader = pa.csv.open_csv(
+        _text(file),
+        read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
+        parse_options=pa.csv.ParseOptions(
+            delimiter="\t" if ".tsv" in file.name.lower() else ",", newlines_in_values=True
+        ),
+        **options,
+    )
+    assert reader.schema.names  # which are decoded only now, and may not be UTF-8
+    return reader
+
+
+def _probe_csv(file: File, request: Request) -> tuple[pa.Schema, None]:
+    with _fits(file, lambda: _csv(file, request.schema, threads=False)):
+        return _csv(file, request.schema).schema, None
+
+
+def _csv_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
+    with _fits(file, lambda: _csv(file, schema, threads=False)):
+        yield from _counted(_csv(file, schema), file, meter)
+
+
+def _json(file: File, types: pa.Schema | None) -> Any:
+    options: dict[str, Any] = {}
+    if types is not None:
+        explicit = pa.schema([field.with_type(_text_type(field.type)) for field in types])
+        options["parse_options"] = pa.json.ParseOptions(
+            explicit_schema=explicit, unexpected_field_behavior="error"
+        )
+    return pa.json.open_json(
+        _text(file), read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES), **options
+    )
+
+
+def _probe_json(file: File, request: Request) -> tuple[pa.Schema, None]:
+    with _fits(file):
+        return _json(file, request.schema).schema, None
+
+
+def _json_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
+    with _fits(file):
+        yield from _counted(_json(file, schema), file, meter)
+
+
+def _text(file: File) -> pa.NativeFile:
+    if not file.size:
+        raise ValueError(f"{file.name} is empty: a table was looked for")
+    with reaching(file.name):
+        return file.filesystem.open_input_stream(file.path, compression="detect")
+
+
+def _text_type(kind: pa.DataType) -> pa.DataType:
+    """What a text parser is told to make for a column that shall have this type in the end."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def _counted(batches: Any, file: File, meter: Meter) -> Iterator[pa.RecordBatch]:
+    before, text = meter.read, 0
+    for batch in batches:
+        text += batch.nbytes
+        meter.read = before + min(file.size, text)
+        yield batch
+
+
+# --- errors -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _is(file: File, kind: str) -> Iterator[None]:
+    """Damage, as an error that names the file."""
+    try:
+        with reaching(file.name):
+            yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise FormatError(f"{file.name} is no {kind} file that can be read: {error}") from error
+
+
+@contextmanager
+def _fits(file: File, again: Callable[[], Any] | None = None) -> Iterator[None]:
+    """A value of another type than the first block's, as an error that names file, row, column and way out.
+
+    `again`: reads the file in one thread, where Arrow's own message knows the row.
+    """
+    try:
+        with _is(file, "text"):
+            yield
+    except FormatError as error:
+        if not isinstance(error.__cause__, pa.ArrowInvalid):
+            raise
+        message = _precisely(again) or str(error.__cause__)
+        raise SchemaError(
+            f"{file.name}: {message}. Types come from the first {_BLOCK_BYTES >> 20} MiB: say others with "
+            "schema="
+        ) from error.__cause__
+
+
+def _precisely(again: Callable[[], Any] | None) -> str | None:
+    if again is None:
+        return None
+    names: list[str] = []
+    try:
+        reader = again()
+        names = reader.schema.names
+        for _ in reader:
+            pass
+    except pa.ArrowInvalid as error:
+        return re.sub(
+            r"In CSV column #(\d+): Row #(\d+): (.*)",
+            lambda found: (
+                f"column {names[int(found[1])]!r}, line {found[2]}: {found[3]}" if names else found[0]
+            ),
+            str(error),
+        )
+    return None
+
+
+_TEXT = (".csv", ".tsv", ".jsonl", ".ndjson")
+_PARQUET = Format("Parquet", _probe_parquet, _parquet_batches, typed=True)
+_ARROW = Format("Arrow", _probe_arrow, _arrow_batches, typed=True)
+_CSV = Format("CSV", _probe_csv, _csv_batches, typed=False)
+_JSON = Format("JSON lines", _probe_json, _json_batches, typed=False)
+FORMATS = {
+    ".parquet": _PARQUET,
+    ".pq": _PARQUET,
+    ".arrow": _ARROW,
+    ".arrows": _ARROW,
+    ".feather": _ARROW,
+    ".ipc": _ARROW,
+    ".csv": _CSV,
+    ".tsv": _CSV,
+    ".jsonl": _JSON,
+    ".ndjson": _JSON,
+}
