@@ -56,7 +56,7 @@ def run_command(line: str) -> None:
     """Run `lake ...` as a process, as a shell would."""
     code = "import sys; from lake.cli import main; sys.argv[0] = 'lake'; sys.exit(main())"
     done = subprocess.run(
-        [sys.executable, "-c", code, *shlex.split(line)[1:]],
+        [sys.executable, "-c", code, *shlex.split(line, comments=True)[1:]],
         capture_output=True,
         text=True,
         timeout=120,
