@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,6 +14,8 @@ from lake.snapshot import Snapshot
 if TYPE_CHECKING:
     import pandas
     import polars
+
+    from lake.torch import TensorStream
 
 
 class Scan:
@@ -112,6 +114,20 @@ class Scan:
     def to_pandas(self) -> pandas.DataFrame:
         """All batches of one epoch as a pandas frame."""
         return self.to_table().to_pandas()
+
+    def to_torch(
+        self,
+        device: Any = None,
+        *,
+        ragged: Literal["nested", "values", "pad"] = "nested",
+        nulls: Literal["error"] | Mapping[str, Any] = "error",
+        binary: Literal["list", "values"] = "list",
+        copy: bool = True,
+    ) -> TensorStream:
+        """The batches as dicts of tensors: see `lake.torch.tensors` for what each type becomes."""
+        from lake.torch import Form, TensorStream
+
+        return TensorStream(self, Form(ragged, nulls, binary, copy), device)
 
     def _planned(self, epoch: int) -> plan.EpochPlan:
         return plan.plan_epoch(self._layout, epoch=epoch, **self._options)
