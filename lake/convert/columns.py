@@ -258,11 +258,17 @@ def _builder(kind: pa.DataType, types: set[type]) -> Callable[[Sequence[Any], pa
         return _build_struct
     if _is_list(kind):
         return _build_list
+    if pa.types.is_map(kind):
+        return _build_map
     return _build_plain
 
 
 def _build_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
+
+
+def _build_map(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array([list(v.items()) if isinstance(v, Mapping) else v for v in values], kind)
 
 
 def _build_tensor(make: Callable[..., pa.Array], values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -28,7 +28,7 @@ def list_folder(root: Path, skipped: Skipped) -> list[Member]:
 class FolderReader:
     """Reads files of one folder, each opened for itself."""
 
-    threads = 4
+    threads = 8
 
     def __init__(self, root: Path) -> None:
         self._root = os.fspath(root)

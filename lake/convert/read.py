@@ -151,7 +151,7 @@ def _read_folder(data: Any, request: Request) -> Source:
     skipped = Skipped()
     root = Path(data)
     members = folder.list_folder(root, skipped)
-    return _of_files(
+    source = _of_files(
         members,
         f"folder {os.fspath(data)}",
         lambda batches: folder.FolderReader(root),
@@ -159,6 +159,11 @@ def _read_folder(data: Any, request: Request) -> Source:
         request,
         by_key=True,
     )
+    kinds = {table_files.format_of(member.name) for member in members}
+    if len(kinds) == 1 and None not in kinds:
+        pattern = f"{os.fspath(data).rstrip('/')}/**/*{Path(members[0].name).suffix}"
+        source.notes.append(f"the folder's tables are kept as files: for their rows commit {pattern!r}")
+    return source
 
 
 def _read_archive(data: Any, request: Request) -> Source:

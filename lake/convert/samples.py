@@ -63,7 +63,7 @@ def read_samples(data: Iterable[Any], request: Request) -> Source:
 
 
 def _runs(items: Iterator[Any]) -> Iterator[_Run]:
-    """The samples in runs of about `BATCH_BYTES`."""
+    """The samples in runs of about `BATCH_BYTES`; one of them ends where the window does."""
     run = _Run(0)
     for row, item in enumerate(items):
         try:
@@ -73,7 +73,7 @@ def _runs(items: Iterator[Any]) -> Iterator[_Run]:
             _malformed(item, row)
         run.keys.append(key)
         run.fields.append(fields)
-        if run.bytes >= BATCH_BYTES or len(run.keys) == BATCH_ROWS:
+        if run.bytes >= BATCH_BYTES or len(run.keys) == BATCH_ROWS or row + 1 == WINDOW_ROWS:
             yield run
             run = _Run(row + 1)
     if run.keys:

@@ -212,6 +212,43 @@ def test_what_does_not_fit_is_refused(value, kind):
         columns.build([None, value], kind)
 
 
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["a", None, "b", "a"], pa.dictionary(pa.int8(), pa.string())),
+        ([None, [1, 2], [3, 4], None], pa.list_(pa.int64(), 2)),
+        ([[], None], pa.list_(pa.int64(), 0)),
+        ([[1], None, []], pa.large_list(pa.int8())),
+        ([{"a": 1}, {}, None], pa.struct([("a", pa.int8()), ("b", pa.string())])),
+        ([b"abc", None], pa.binary(3)),
+        ([1, 0.1, None], pa.float32()),
+        ([{}, None], pa.struct([])),
+    ],
+    ids=str,
+)
+def test_types_that_a_schema_may_ask_for_are_built(values, kind):
+    """Beyond those that are ever inferred; a float goes into float32 where that is asked for."""
+    array = columns.build(values, kind)
+
+    array.validate(full=True)
+    assert array.type == kind
+    assert array.to_pylist() == pa.array(values, kind).to_pylist()
+
+
+def test_maps_are_built_of_dicts_and_pairs():
+    """Their keys may be of any type."""
+    array = columns.build([{1: "a"}, [(2, "b")], None], pa.map_(pa.int8(), pa.string()))
+
+    assert array.to_pylist() == [[(1, "a")], [(2, "b")], None]
+
+
+def test_arrays_fill_lists_that_a_schema_asks_for():
+    """Of one dimension, without a detour through Python values."""
+    array = columns.build([np.array([1, 2], np.int16), None, np.array([], np.int16)], pa.list_(pa.int64()))
+
+    assert array.to_pylist() == [[1, 2], None, []]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_tensors_come_back_as_they_were(data):

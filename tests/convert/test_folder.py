@@ -220,6 +220,17 @@ def test_schema_gives_fields_other_types_and_names_what_does_not_fit(tmp_path):
         read(tmp_path, schema=pa.schema([("jpg", pa.large_binary())]))
 
 
+def test_a_folder_of_tables_says_how_to_commit_their_rows(tmp_path):
+    """A folder is always samples."""
+    fill(tmp_path, {"a.parquet": b"", "b/c.parquet": b""})
+    assert read(tmp_path).notes == [
+        f"the folder's tables are kept as files: for their rows commit '{tmp_path}/**/*.parquet'"
+    ]
+
+    fill(tmp_path, {"c.txt": b""})
+    assert read(tmp_path).notes == []
+
+
 def test_reading_leaves_no_thread_behind(tmp_path):
     """Neither at the end, nor when the reader stops early."""
     fill(tmp_path, {f"{i}.txt": b"x" * 1000 for i in range(50)})

@@ -147,6 +147,18 @@ def test_first_samples_that_do_not_agree_are_named(second, message):
         table(read([("k0", {"x": 1}), ("k1", second), ("k2", {"x": 3})]))
 
 
+@pytest.mark.parametrize(("row", "fits"), [(9_999, True), (10_000, False)])
+def test_the_first_ten_thousand_samples_settle_the_types(row, fits):
+    """Not one more, so that the types of a stream are known from its beginning."""
+    found = read((i, {"x": 0.5 if i == row else i}) for i in range(10_100))
+
+    if fits:
+        assert table(found)["x"].type == pa.float64()
+    else:
+        with pytest.raises(SchemaError, match=r"row 10,000\), field 'x': float does not fit int64"):
+            table(found)
+
+
 def test_a_window_ends_by_bytes_too(monkeypatch):
     """Large samples are not hoarded to find their types."""
     monkeypatch.setattr(samples, "WINDOW_BYTES", 1000)
@@ -173,7 +185,7 @@ def test_batches_are_of_bounded_size():
 
     for found in (blobs, arrays, nested):
         assert max(batch.nbytes for batch in found.batches) <= source.BATCH_BYTES + (2 << 20)
-    assert [batch.num_rows for batch in tiny.batches] == [source.BATCH_ROWS, 1]
+    assert [batch.num_rows for batch in tiny.batches] == [10_000, source.BATCH_ROWS - 10_000 + 1]
 
 
 def test_schema_settles_the_types_and_what_may_be_missing():
