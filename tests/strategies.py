@@ -1,8 +1,8 @@
 """Hypothesis strategies for Arrow data: every type a dataset may hold, in every physical disguise.
 
-`types()` draws a type, `arrays(type)` an array of it, `batches()` and `tables()` whole rows; `disguises(array)` draws
-chunks that hold the same values in another layout: sliced, chunked, with junk under nulls, with other
-offsets, as dictionaries. Values are few and hostile: NaN, -0.0, extremes, empty, U+10FFFF.
+`types()` draws a type, `arrays(type)` an array of it, `batches()` and `tables()` whole rows, and
+`disguises(array)` chunks that hold the same values in another layout: sliced, chunked, with junk under nulls,
+with other offsets, as dictionaries. Values are few and hostile: NaN, -0.0, extremes, empty, U+10FFFF.
 """
 
 from __future__ import annotations

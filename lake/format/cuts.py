@@ -1,8 +1,8 @@
 """Where shards end: cuts that depend on the rows near them alone, so that an edit moves few of them.
 
 Each row has a *hash*, 64 bits made of its key or content, and a *raw size* in bits. Its *rank* is the float64
-quotient of (hash >> 11) / 2**53 by its bits, infinite for a row of no bits. With a target of T bytes, lo is T/4
-and hi 2T bytes. Row by row, where `size` is that of the shard so far:
+quotient of (hash >> 11) / 2**53 by its bits, infinite for a row of no bits. With a target of T bytes, lo is
+T/4 and hi 2T bytes. Row by row, where `size` is that of the shard so far:
 
 1. If the row would take a shard that is not empty over hi, the shard ends before it: after the row of least
    rank (the last of equals) of those at which the size was over lo, or after its last row if there is none.
@@ -11,7 +11,7 @@ and hi 2T bytes. Row by row, where `size` is that of the shard so far:
    1 / (6 * T), the shard ends after the row.
 
 So no shard is over hi, unless it is of one row; under lo are only the last one and one before a large row.
-Ranks are under 1 / (6 * T) once in 3T/4 bytes, so shards hold T bytes on average. Sizes are exact integers
+Ranks are under 1 / (6 * T) once in 3T/4 bytes; shards hold some 0.88 T on average. Sizes are exact integers
 and each quotient is rounded once, so that anyone can find the same cuts. `ALGORITHM` numbers this page.
 """
 
@@ -75,7 +75,8 @@ def unit(array: pa.Array | pa.ChunkedArray, seed: int) -> Floats:
 
 
 def _unit(hashes: Hashes) -> Floats:
-    return np.multiply(hashes >> 11, 2.0**-53, dtype=np.float64)
+    units: Floats = np.multiply(hashes >> 11, 2.0**-53, dtype=np.float64)
+    return units
 
 
 def _key_column(column: pa.Array, name: str) -> pa.Array:
@@ -294,14 +295,19 @@ def _bits_unmasked(array: pa.Array) -> Ints | int:
     if pa.types.is_fixed_size_list(type_):
         size = type_.list_size
         each = _bits(array.values.slice(array.offset * size, len(array) * size))
-        return each * size if isinstance(each, int) else np.add.reduce(each.reshape(len(array), size), axis=1)
-    lengths, each = arrays.lengths(array), _bits(arrays.items(array))
+        return _sums(each, np.full(len(array), size))
+    lengths = arrays.lengths(array)
+    return 64 + _sums(_bits(arrays.items(array)), lengths)
+
+
+def _sums(each: Ints | int, lengths: Ints) -> Ints:
+    """The sums of runs of these lengths, one after the other."""
     if isinstance(each, int):
-        return 64 + each * lengths
+        return each * lengths
     before = np.concatenate([np.zeros(1, np.int64), np.cumsum(each)])
     ends = np.cumsum(lengths)
-    bits: Ints = 64 + before[ends] - before[ends - lengths]
-    return bits
+    sums: Ints = before[ends] - before[ends - lengths]
+    return sums
 
 
 # Cuts ---

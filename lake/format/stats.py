@@ -1,9 +1,9 @@
 """Statistics of columns: bounds that are always true, and counts of nulls and NaN, to skip what cannot match.
 
 `min` and `max` bound every value that is neither null nor NaN, under Arrow's comparison; they need not be
-values themselves. They are Python values of the column's type, but dates, times and timestamps are the integer
-that Arrow holds, so that no precision or range is lost. None means unknown, for bounds and for counts; of a
-column with nothing but nulls and NaN there are no bounds.
+values themselves. They are Python values of the column's type, but dates, times and timestamps are the
+integer that Arrow holds, so that no precision or range is lost. None means unknown, for bounds and for
+counts; of a column with nothing but nulls and NaN there are no bounds.
 
 Bounded are booleans, integers, floats, decimals to 38 digits, dates, times, timestamps, strings and binaries,
 at the top level. Strings are cut to 64 bytes at a character; a cut maximum is raised by incrementing the last
