@@ -1,0 +1,262 @@
+"""DuckDB over a lake: `lake.*` describes it, and every dataset is a table of its own name.
+
+A statement may ask and nothing else: it sees the lake and the tables it was given, opens no file or URL,
+loads no extension and changes no setting. Rows come through `Dataset.scan`, which gets the columns and the
+filter that DuckDB pushes down. This is the only module that imports duckdb.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+from duckdb.func import ARROW, SPECIAL
+
+from lake.catalog import relations
+from lake.catalog.files import statements
+from lake.catalog.mentions import Mention, mentions
+from lake.catalog.tables import Table, table
+from lake.errors import NotFoundError
+from lake.format import cuts
+from lake.virtual import VirtualDataset
+
+Error = duckdb.Error
+Params = Mapping[str, Any] | Sequence[Any] | None
+
+INSTALLED: Final = (  # each after what it uses
+    ("macros", ("size_text", "share")),
+    ("views", ("datasets", "log", "versions", "shards", "columns", "tags", "derived", "cache")),
+    ("macros", ("parts",)),
+)
+VIEWS: Final = INSTALLED[1][1]
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "allow_community_extensions": False,
+    "allow_persistent_secrets": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",  # a statement that does not fit in memory fails: it writes no file
+}
+_ASKING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
+
+_failures: deque[Exception] = deque(maxlen=16)
+_abandoned: list[object] = []  # databases of a parent process: closing one would wait for threads left behind
+
+
+class Lake(relations.Lake, Protocol):
+    """What a catalog needs of a lake."""
+
+    def dataset(self, reference: str, /) -> Table: ...
+
+    def datasets(self) -> list[str]: ...
+
+
+class Catalog:
+    """The lake as a database. Safe to use from several threads, and after a fork."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._lock = threading.Lock()
+        self._root: tuple[int, duckdb.DuckDBPyConnection] | None = None  # and the process that made it
+
+    def sql(self, query: str, params: Params = None, **tables: Any) -> duckdb.DuckDBPyRelation:
+        """The answer to one SELECT, DESCRIBE, SUMMARIZE, PIVOT or EXPLAIN, computed when it is fetched.
+
+        `params` fill `$name` (a mapping) or `?` (a sequence). `tables` are frames by name: Arrow, polars,
+        pandas, or a dataset of any lake; they go before the lake's datasets. A failure of a scan that is met
+        while rows are fetched comes as DuckDB's error with its text; `cause_of` gives the original.
+
+        Raises:
+            NotFoundError: the statement names a dataset, version or relation that is not there.
+            ValueError: it is not one statement, or one that would change something.
+            catalog.Error: DuckDB cannot make sense of it.
+        """
+        session = self._session()
+        _check_asks(session, query)
+        for name, frame in tables.items():
+            _register(session, name, frame)
+        missing = self._attach(session, query, frozenset(name.lower() for name in tables))
+        try:
+            return session.sql(query, params=params)
+        except duckdb.CatalogException:
+            if missing is not None:
+                raise missing from None
+            raise
+        except duckdb.Error as error:
+            if (cause := cause_of(error)) is not error:
+                raise cause from error
+            raise
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _session(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own, so that one statement's tables are not another's."""
+        with self._lock:
+            if self._root is None or self._root[0] != os.getpid():
+                _abandoned.append(self._root)
+                self._root = os.getpid(), self._install()
+            session = self._root[1].cursor()
+        self._register_relations(session)
+        return session
+
+    def _install(self) -> duckdb.DuckDBPyConnection:
+        root = duckdb.connect(":memory:", config=_SETTINGS)
+        root.execute("set global TimeZone = 'UTC'")
+        root.execute("create schema lake")
+        root.create_function("unit", _unit, return_type="double", type=ARROW, null_handling=SPECIAL)
+        self._register_relations(root)
+        for kind, names in INSTALLED:
+            for name in names:
+                root.execute(statements(kind)[name].text)
+        root.execute("set lock_configuration = true")
+        return root
+
+    def _register_relations(self, session: duckdb.DuckDBPyConnection) -> None:
+        """The tables that the views read. No dataset has such a name: theirs begin with a letter or digit."""
+        for name, relation in relations.RELATIONS.items():
+            session.register(name, _noted(relations.virtual(self._lake, relation)))
+        session.register("_cache", _noted(relations.cached_files(self._lake)))
+
+    def _attach(
+        self, session: duckdb.DuckDBPyConnection, query: str, given: frozenset[str]
+    ) -> NotFoundError | None:
+        """Make tables of the datasets that the query names; the error to raise should DuckDB miss a table."""
+        [(parsed,)] = session.execute("select json_serialize_sql($1)", [query]).fetchall()
+        named = mentions(parsed)
+        if named is None:
+            named = self._guessed(query)
+        missing = None
+        for mention in sorted(named):
+            if mention.name.lower() in given and not mention.schema:
+                continue
+            try:
+                self._attach_one(session, mention)
+            except NotFoundError as error:
+                missing = missing or error
+        return missing
+
+    def _attach_one(self, session: duckdb.DuckDBPyConnection, mention: Mention) -> None:
+        schema, name = mention
+        if schema == "lake" and name not in VIEWS:
+            raise NotFoundError(f"no relation lake.{name}; {_nearest(name, VIEWS)}")
+        if schema and schema != "lake":
+            raise NotFoundError(
+                f'no schema {schema!r}; the name of a dataset is quoted if it has dots: "{schema}.{name}"'
+            )
+        if not schema:
+            _register_dataset(session, name, self._dataset(name))
+
+    def _dataset(self, reference: str) -> Table:
+        """The dataset, its name spelled in any case, as SQL has it."""
+        try:
+            return self._lake.dataset(reference)
+        except ValueError as error:
+            raise NotFoundError(f"no table {reference!r}: {error}") from error
+        except NotFoundError:
+            name, at, selector = reference.partition("@")
+            spelled = {each.lower(): each for each in self._lake.datasets()}.get(name.lower(), name)
+            if spelled == name:
+                raise
+            return self._lake.dataset(spelled + at + selector)
+
+    def _guessed(self, query: str) -> frozenset[Mention]:
+        """Every word of the query that is the name of a dataset, whatever it means there."""
+        known = {name.lower() for name in self._lake.datasets()}
+        return frozenset(
+            Mention("", word) for word in _words(query) if word.partition("@")[0].lower() in known
+        )
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The error that interrupted a scan, where `error` is DuckDB's report of it; else `error`."""
+    reported = str(error)
+    return next((failure for failure in reversed(_failures) if str(failure) in reported), error)
+
+
+def _check_asks(session: duckdb.DuckDBPyConnection, query: str) -> None:
+    found = session.extract_statements(query)
+    if len(found) != 1:
+        raise ValueError(f"one statement at a time; this text has {len(found)}")
+    if found[0].type not in _ASKING:
+        raise ValueError(
+            f"{found[0].type.name} is refused: a statement may only ask (SELECT, FROM, DESCRIBE, SUMMARIZE, "
+            "PIVOT, EXPLAIN). To keep an answer, commit it: lk.commit(name, lk.sql(query))"
+        )
+
+
+def _register(session: duckdb.DuckDBPyConnection, name: str, frame: Any) -> None:
+    if name.startswith("_"):
+        raise ValueError(f"table {name!r}: names that begin with '_' belong to the catalog")
+    if callable(getattr(frame, "scan", None)) and isinstance(getattr(frame, "schema", None), pa.Schema):
+        _register_dataset(session, name, frame)
+        return
+    try:
+        session.register(name, frame)
+    except duckdb.InvalidInputException as error:
+        raise TypeError(
+            f"table {name!r}: DuckDB cannot read a {type(frame).__name__}; "
+            "give an Arrow, polars or pandas table, or a dataset"
+        ) from error
+
+
+def _register_dataset(session: duckdb.DuckDBPyConnection, name: str, dataset: Table) -> None:
+    """Its rows as a view of that name, over a source with one more column: see `lake.catalog.tables`."""
+    source, hidden = table(dataset)
+    session.register(f"_{name}", _noted(source))
+    session.execute(
+        f"create or replace temporary view {_quoted(name)} as "
+        f"select * exclude ({_quoted(hidden)}) from {_quoted('_' + name)}"
+    )
+
+
+def _noted(source: VirtualDataset) -> VirtualDataset:
+    """The same rows; a failure is kept for `cause_of`, since DuckDB passes on only its text."""
+
+    def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from source.read(columns, where)
+        except Exception as error:
+            _failures.append(error)
+            raise
+
+    return VirtualDataset(source.schema, read)
+
+
+def _unit(column: pa.ChunkedArray, seed: pa.ChunkedArray) -> pa.Array:
+    """`unit(column, seed)` of SQL: see `lake.format.cuts`."""
+    if not len(column):
+        return pa.array([], pa.float64())
+    seeds = seed.unique()
+    if len(seeds) != 1 or not pa.types.is_integer(seeds.type) or seeds[0].as_py() is None:
+        raise ValueError("unit(column, seed): the seed is one whole number")
+    values = column.combine_chunks()
+    return pa.array(np.asarray(cuts.unit(values, seeds[0].as_py())), pa.float64())
+
+
+def _words(query: str) -> Iterator[str]:
+    """Identifiers and keywords of the query, unquoted; by DuckDB's own lexer."""
+    tokens = duckdb.tokenize(query)
+    ends = [start for start, _ in tokens[1:]] + [len(query.encode())]
+    for (start, kind), end in zip(tokens, ends, strict=True):
+        if kind in (duckdb.token_type.identifier, duckdb.token_type.keyword):
+            word = query.encode()[start:end].decode().strip()
+            yield word[1:-1].replace('""', '"') if word.startswith('"') else word
+
+
+def _quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known := list(known), 1)
+    return f"nearest: {near[0]!r}" if near else f"known are {', '.join(known)}"

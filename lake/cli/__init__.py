@@ -1,0 +1,12 @@
+"""The command line: each command parses, calls one public function and prints what it returns.
+
+A family of commands is one module, which registers itself when it is imported here; the order of the imports
+is the order in `lake --help`.
+"""
+
+from lake.cli.app import app, main
+
+from lake.cli import lakes, datasets, sql, demo  # isort: skip
+
+
+__all__ = ["app", "datasets", "demo", "lakes", "main", "sql"]

@@ -1,0 +1,170 @@
+"""The application: how a command registers itself, and what an error or a warning becomes."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+import lake
+from lake.cli.output import error, note
+
+
+class Failed(Exception):
+    """Something outside of lake failed; the text is all that there is to say."""
+
+
+class Exit(enum.IntEnum):
+    """What `lake` exits with."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    DAMAGED = 3
+    CONFLICT = 4
+    TRY_AGAIN = 5
+    OVER_BUDGET = 6
+    NOT_FOUND = 7
+
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 damage found, 4 conflict, 5 try again, "
+    "6 over budget, 7 not found."
+)
+
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="The lake: a folder or s3://bucket/prefix (or: LAKE_URL)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A dataset: birds, birds@v1, birds@#12 or birds@2026-11-01.")
+]
+
+
+class _Commands(TyperGroup):
+    """All commands, in the order in which they registered; any error ends as one line and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+            sys.exit(code if isinstance(code, int) else Exit.DONE)
+        except Exception as failure:
+            sys.exit(_report(failure))
+        except KeyboardInterrupt:
+            error("interrupted; whatever was committed before is whole")
+            sys.exit(130)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="lake",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def command(name: str, *examples: str) -> Callable[[F], F]:
+    """Register the function as `lake <name>`; its docstring is the help, with the examples below."""
+    shown = "\n\n".join(f"Example: {each}" for each in examples)
+    register: Callable[[F], F] = app.command(name, epilog=shown)
+    return register
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lake {lake.__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=f"{EXIT_CODES} LAKE_DEBUG=1 shows where an error came from.")
+def _lake(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Samples, committed once, streamed anywhere: a columnar data lake for machine learning."""
+    warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
+    log = logging.getLogger("lake")
+    if not any(isinstance(handler, _Notes) for handler in log.handlers):
+        log.addHandler(_Notes(logging.WARNING))
+        log.propagate = False
+
+
+class _Notes(logging.Handler):
+    """What the library logs, on stderr like everything that is not a result."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def exit_code(failure: BaseException) -> Exit:
+    """What a command that ends with this error exits with."""
+    if isinstance(failure, lake.StoreError):
+        return Exit.TRY_AGAIN if failure.retryable else Exit.FAILED
+    for kind, code in _CODES:
+        if isinstance(failure, kind):
+            return code
+    return Exit.FAILED
+
+
+_CODES: tuple[tuple[type[BaseException], Exit], ...] = (
+    (lake.IntegrityError, Exit.DAMAGED),
+    (lake.ConflictError, Exit.CONFLICT),
+    (lake.CommitStateUnknown, Exit.TRY_AGAIN),
+    (lake.BudgetError, Exit.OVER_BUDGET),
+    (lake.NotFoundError, Exit.NOT_FOUND),
+    (lake.VersionExpired, Exit.NOT_FOUND),
+    (lake.LakeError, Exit.FAILED),
+    (FileNotFoundError, Exit.NOT_FOUND),
+    (ValueError, Exit.USAGE),
+    (TypeError, Exit.USAGE),
+)
+
+
+def _report(failure: Exception) -> int:
+    """Say on stderr what went wrong, in one line; the exit code."""
+    if isinstance(failure, BrokenPipeError):  # whoever read our output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  # or the interpreter complains when it flushes
+        return Exit.DONE
+    if os.environ.get("LAKE_DEBUG", "") not in ("", "0"):
+        traceback.print_exception(failure)
+    if isinstance(failure, TyperException):  # the parser's
+        if text := failure.format_message():  # else it printed the help
+            context = getattr(failure, "ctx", None)
+            error(f"{text} (see `{context.command_path if context else 'lake'} --help`)")
+        return Exit.USAGE
+    known = isinstance(failure, lake.LakeError | Failed | ValueError | OSError)
+    error(str(failure) if known else f"{type(failure).__name__}: {failure}")
+    return exit_code(failure)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit: the `lake` script."""
+    app(args=arguments, prog_name="lake")
+    raise AssertionError("unreachable: a command exits")

@@ -1,0 +1,102 @@
+"""The command `sql`: ask the lake."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
+
+import typer
+
+import lake
+from lake.cli.app import Failed, Json, Url, command
+from lake.cli.output import note, plain_text, print_columns, print_csv, print_json, print_rows
+
+_SHOWN = 200  # rows of a table on a terminal
+
+
+Format = Literal["table", "csv", "json"]
+
+
+@command(
+    "sql",
+    'lake sql "select label, count(*) from birds group by label"',
+    "lake sql \"from lake.shards where dataset = 'birds'\" --format csv",
+    "lake sql @history -p dataset=birds",
+)
+def sql(
+    query: Annotated[
+        str | None, typer.Argument(metavar="[QUERY]", help="A statement; @NAME: a query that came with lake.")
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="K=V", help="Fills $K of the query. Repeatable."),
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="table, csv or json.")] = "table",
+    listing: Annotated[bool, typer.Option("--list", help="List the queries that @NAME runs.")] = False,
+    url: Url = None,
+    as_json: Json = False,
+) -> None:
+    """Ask in SQL: datasets are tables by name, "birds@v1" is a version, lake.* describes the lake."""
+    form = "json" if as_json else form
+    if listing:
+        _list(form)
+        return
+    if not query:
+        raise typer.BadParameter("a query is needed, or --list")
+    given = dict(_pair(each) for each in parameters or ())
+    if query.startswith("@"):
+        from lake.catalog import query as named
+
+        query = named(query[1:], given).text
+    with answers():
+        _print(lake.open(url).sql(query, given or None).to_arrow_reader(), form)
+
+
+@contextmanager
+def answers() -> Iterator[None]:
+    """Where an answer is fetched: a failure inside DuckDB becomes the lake's error, or one line."""
+    from lake import catalog
+
+    try:
+        yield
+    except catalog.Error as error:
+        if (cause := catalog.cause_of(error)) is not error:
+            raise cause from error
+        raise Failed(str(error).partition("\n\n")[0]) from error
+
+
+def _print(answer: Any, form: Format) -> None:
+    """Print an Arrow reader's rows; CSV as they come, the others when all are there."""
+    names = answer.schema.names
+    if form == "csv":
+        batches = ([column.to_pylist() for column in batch.columns] for batch in answer)
+        print_csv(names, (row for columns in batches for row in zip(*columns, strict=True)))
+        return
+    table = answer.read_all()
+    if form == "json":
+        print_json(table.to_pylist())
+        return
+    cut = sys.stdout.isatty() and table.num_rows > _SHOWN
+    columns = [column[: _SHOWN if cut else None].to_pylist() for column in table.columns]
+    print_columns(names, columns, [plain_text] * len(names))
+    if cut:
+        note(f"the first {_SHOWN} of {table.num_rows:,} rows; --format csv prints all")
+
+
+def _list(form: Format) -> None:
+    from lake.catalog import statements
+
+    rows = [
+        {"query": f"@{query.name}", "parameters": ", ".join(query.parameters), "a row is": query.doc}
+        for query in statements("queries").values()
+    ]
+    print_rows(rows, ("query", "parameters", "a row is"), as_json=form == "json")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"--param {text!r}: write K=V")
+    return name, value

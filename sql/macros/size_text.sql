@@ -1,0 +1,12 @@
+-- A byte count as a person reads it: "999 B", "1.2 GB", "60 GB".
+create or replace macro lake.size_text(bytes) as (
+    with scaled as (
+        select least(greatest(ceil(log10(greatest(abs(bytes), 1) / 999.5) / 3), 0), 5)::int as power
+    )
+    select printf(
+        if(power > 0 and bytes / 1000.0 ** power < 9.95, '%.1f %s', '%.0f %s'),
+        bytes / 1000.0 ** power,
+        ['B', 'kB', 'MB', 'GB', 'TB', 'PB'][power + 1]
+    )
+    from scaled
+)

@@ -1,0 +1,436 @@
+"""Datasets as tables: what is found under which name, what is pushed down, and what no statement can do."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lake import catalog
+from lake.errors import BudgetError, NotFoundError
+from tests.sql.conftest import HandMade, HandMadeLake
+
+BIRDS = pa.table(
+    {
+        "image": pa.array([b"x" * 1000] * 100, pa.large_binary()),
+        "id": pa.array(range(100), pa.int64()),
+        "label": pa.array(["owl", "tit", None, "jay"] * 25).dictionary_encode(),
+        "score": pa.array([None if i % 7 == 0 else i / 10 for i in range(100)], pa.float64()),
+    }
+)
+
+
+@pytest.fixture
+def birds() -> HandMade:
+    return HandMade(BIRDS, step=10)
+
+
+@pytest.fixture
+def lk(birds: HandMade) -> HandMadeLake:
+    return HandMadeLake(birds=birds)
+
+
+def test_a_dataset_is_a_table_of_its_name(lk: HandMadeLake):
+    """Names with a version, with dots and slashes, and in another case are found too."""
+    lk.tables |= {
+        name: HandMade(BIRDS[:n]) for n, name in enumerate(["birds@v1", "a/b", "a.b", "x@#2"], start=1)
+    }
+
+    counts = [
+        lk.sql(f"select count(*) from {name}").fetchall()
+        for name in ("birds", "Birds", '"birds@v1"', '"BIRDS@v1"', '"a/b"', '"a.b"', '"x@#2"')
+    ]
+
+    assert counts == [[(n,)] for n in (100, 100, 1, 1, 2, 3, 4)]
+
+
+def test_only_the_columns_used_are_read(lk: HandMadeLake, birds: HandMade):
+    """Projection reaches the scan."""
+    lk.sql("select sum(id) from birds where score is not null or id > 3").fetchall()
+
+    assert [sorted(columns) for columns, _ in birds.asked] == [["id"]]
+
+
+def test_a_filter_reaches_the_scan(lk: HandMadeLake, birds: HandMade):
+    """Comparisons, IN, BETWEEN, OR and null tests are not left to DuckDB, which would need all rows."""
+    for condition, rows in {
+        "id = 3": 1,
+        "id in (1, 2, 300)": 2,
+        "id between 5 and 9": 5,
+        "id < 2 or label = 'jay'": 27,
+        "label is null and id < 8": 2,
+    }.items():
+        birds.given = 0
+        assert len(lk.sql(f"select id from birds where {condition}").fetchall()) == rows
+        assert birds.given == rows, condition
+
+
+def test_a_filter_that_the_scan_does_not_take_is_applied_here(lk: HandMadeLake, birds: HandMade):
+    """Then all rows are read, of the columns that are wanted or compared, and the answer is the same."""
+    birds.filters = False
+
+    assert lk.sql("select id from birds where label = 'jay' and id < 9").fetchall() == [(3,), (7,)]
+    assert lk.sql("select count(*) from birds where id >= 90").fetchall() == [(10,)]
+    assert birds.asked == [(("id", "label"), None), (("id",), None)]
+
+
+def test_counting_reads_no_rows(lk: HandMadeLake, birds: HandMade):
+    """`count(*)` comes from the version document, not from the first column, which may hold images."""
+    assert lk.sql("select count(*) from birds").fetchall() == [(100,)]
+    assert birds.asked == []
+
+
+def test_counting_with_a_filter_reads_the_cheapest_column(lk: HandMadeLake, birds: HandMade):
+    """No column is wanted, so none is read beside those that the filter needs."""
+    assert lk.sql("select count(*) from birds where id >= 90").fetchall() == [(10,)]
+    assert [columns for columns, _ in birds.asked] == [("label",)]
+
+
+def test_a_limit_ends_the_scan(lk: HandMadeLake, birds: HandMade):
+    """Rows beyond it are not read, and the scan is closed."""
+    assert len(lk.sql("select id from birds limit 3").fetchall()) == 3
+    gc.collect()
+
+    assert birds.given < 100
+    assert birds.open == 0
+
+
+def test_the_table_has_the_columns_of_the_dataset(lk: HandMadeLake):
+    """The helper column that counts rows is not seen."""
+    answer = lk.sql("from birds").to_arrow_table()
+
+    assert answer.column_names == BIRDS.column_names
+    assert answer["image"].to_pylist() == BIRDS["image"].to_pylist()
+    assert [row[0] for row in lk.sql("describe birds").fetchall()] == BIRDS.column_names
+
+
+def test_a_dataset_without_rows_is_a_table_too():
+    """It has columns, and a count of zero."""
+    lk = HandMadeLake(none=BIRDS[:0])
+
+    assert lk.sql("from none").to_arrow_table().column_names == BIRDS.column_names
+    assert lk.sql("select count(*) from none where id > 1").fetchall() == [(0,)]
+
+
+def test_a_column_may_have_any_name():
+    """Quotes, blanks, names that differ by case, and the helper's own names."""
+    names = ["_0", "_1", 'q"x', "a b", "x", "X", "select"]
+    lk = HandMadeLake(odd=pa.table({name: [i] for i, name in enumerate(names)}))
+
+    assert lk.sql("from odd").fetchall() == [tuple(range(len(names)))]
+    assert lk.sql('select "q""x" from odd where "select" = 6').fetchall() == [(2,)]
+    assert lk.sql("select count(*) from odd").fetchall() == [(1,)]
+
+
+def test_what_duckdb_lacks_is_shown_as_the_nearest_type():
+    """float16 becomes float32 and a wide decimal text, at any depth; filters hold on what is shown."""
+    half = pa.array(np.array([1.5, 2.5, np.nan], "f2"))
+    wide = pa.array([1, 2, None], pa.decimal256(60, 2))
+    tensor = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float16(), [1]), pa.FixedSizeListArray.from_arrays(half, 1)
+    )
+    nested = pa.array([[{"h": np.float16(1)}], [], None], pa.large_list(pa.struct({"h": pa.float16()})))
+    lk = HandMadeLake(
+        odd=pa.table({"half": half, "wide": wide, "tensor": tensor, "nested": nested, "id": [1, 2, 3]})
+    )
+
+    assert lk.sql("select half, wide, tensor, nested from odd where id = 1").fetchall() == [
+        (1.5, "1.00", (1.5,), [{"h": 1.0}])
+    ]
+    assert lk.sql("select id from odd where wide = '2.00'").fetchall() == [(2,)]
+    assert lk.sql("select id from odd where half < 2").fetchall() == [(1,)]
+    assert lk.sql("select id from odd where half > 2 order by id").fetchall() == [
+        (2,),
+        (3,),
+    ]  # NaN is the largest
+
+
+conditions = st.sampled_from(
+    [
+        "{c} < {v}", "{c} <= {v}", "{c} > {v}", "{c} >= {v}", "{c} = {v}", "{c} <> {v}", "{c} is null",
+        "{c} is not null", "{c} in ({v}, {v})", "{c} between {v} and {v}", "{c} is distinct from {v}",
+    ]
+)  # fmt: skip
+VALUES = {
+    "i": st.integers(-3, 3).map(str),
+    "f": st.sampled_from(["-1.5", "0.0", "-0.0", "2.0", "'nan'::double", "'inf'::double"]),
+    "s": st.sampled_from(["''", "'a'", "'b'", "'ä'"]),
+    "d": st.sampled_from(["''", "'a'", "'b'", "'zz'"]),
+    "b": st.sampled_from(["true", "false"]),
+    "t": st.sampled_from(["date '2020-01-01'", "date '2021-06-01'"]),
+}
+
+
+@st.composite
+def wheres(draw: st.DrawFn) -> str:
+    def one() -> str:
+        column = draw(st.sampled_from(sorted(VALUES)))
+        shape = draw(conditions)
+        filled = shape.replace("{c}", column)
+        while "{v}" in filled:
+            filled = filled.replace("{v}", draw(VALUES[column]), 1)
+        return f"not ({filled})" if draw(st.booleans()) else filled
+
+    text = one()
+    for _ in range(draw(st.integers(0, 3))):
+        text = f"({text}) {draw(st.sampled_from(['and', 'or']))} ({one()})"
+    return text
+
+
+@st.composite
+def odd_tables(draw: st.DrawFn) -> pa.Table:
+    rows = draw(st.integers(0, 12))
+
+    def column(values: st.SearchStrategy[object], type_: pa.DataType) -> pa.Array:
+        return pa.array(draw(st.lists(st.none() | values, min_size=rows, max_size=rows)), type_)
+
+    floats = st.sampled_from([-1.5, 0.0, -0.0, 2.0, float("nan"), float("inf")])
+    return pa.table(
+        {
+            "i": column(st.integers(-3, 3), pa.int32()),
+            "f": column(floats, pa.float64()),
+            "s": column(st.sampled_from(["", "a", "b", "ä"]), pa.large_string()),
+            "d": column(st.sampled_from(["a", "b"]), pa.dictionary(pa.int32(), pa.large_string())),
+            "b": column(st.booleans(), pa.bool_()),
+            "t": column(st.sampled_from([18262, 18779]), pa.int32()).cast(pa.date32()),
+        }
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(odd_tables(), wheres())
+def test_a_pushed_filter_keeps_what_duckdb_would(table: pa.Table, where: str):
+    """Any condition selects the same rows as DuckDB does over a table of its own."""
+    numbered = table.append_column("n", pa.array(range(len(table)), pa.int64()))
+    con = duckdb.connect()
+    con.register("arrow", numbered)
+    con.execute("create table own as from arrow")
+    expected = con.sql(f"select n from own where {where} order by n").fetchall()
+    lk = HandMadeLake(own=HandMade(numbered, step=5))
+
+    assert lk.sql(f"select n from own where {where} order by n").fetchall() == expected
+    assert lk.sql(f"select count(*) from own where {where}").fetchall() == [(len(expected),)]
+
+
+def test_frames_of_the_caller_are_tables(lk: HandMadeLake):
+    """Arrow, polars, pandas and datasets of other lakes, by keyword; they go before datasets."""
+    other = HandMade(pa.table({"id": [7]}))
+    frame = pl.DataFrame({"id": [1, 2]})
+
+    assert lk.sql("from p join a using (id) join birds using (id)", p=frame, a=frame.to_arrow()).fetchall()
+    assert lk.sql("select id from birds", birds=other).fetchall() == [(7,)]
+    assert lk.sql("select id from BIRDS", birds=frame.to_pandas()).fetchall() == [(1,), (2,)]
+    with pytest.raises(TypeError, match="table 'x': DuckDB cannot read a object"):
+        lk.sql("from x", x=object())
+    with pytest.raises(ValueError, match="begin with '_'"):
+        lk.sql("from _log", _log=frame)
+
+
+def test_parameters_fill_the_statement(lk: HandMadeLake):
+    """By name or by position, also beside a dataset."""
+    assert lk.sql("select id from birds where id = $n", {"n": 5}).fetchall() == [(5,)]
+    assert lk.sql("select id from birds where id = ?", [6]).fetchall() == [(6,)]
+
+
+def test_an_unknown_name_is_not_found(lk: HandMadeLake):
+    """The error is the lake's; DuckDB's suggestions know nothing of datasets."""
+    with pytest.raises(NotFoundError, match="no dataset 'brids'"):
+        lk.sql("from brids")
+    with pytest.raises(NotFoundError, match=r"no relation lake\.shrads; nearest: 'shards'"):
+        lk.sql("from lake.shrads")
+    with pytest.raises(NotFoundError, match=r'quoted if it has dots: "birds\.sub"'):
+        lk.sql("from birds.sub")
+    with pytest.raises(NotFoundError, match="is no name"):
+        lk.sql('from "a~b"')
+
+
+def test_names_that_a_statement_defines_are_its_own(lk: HandMadeLake, birds: HandMade):
+    """A `with` hides a dataset of that name, but may itself be made of it."""
+    assert lk.sql("with own as (select 1 as x) from own").fetchall() == [(1,)]
+    assert lk.sql("with birds as (select 1 as x) from birds").fetchall() == [(1,)]
+    assert lk.sql("with birds as (select id from birds where id < 2) from birds").fetchall() == [(0,), (1,)]
+    counted = (
+        "with recursive r(n) as (select 1 union all select n + 1 from r where n < 3) select count(*) from r"
+    )
+    assert lk.sql(counted).fetchall() == [(3,)]
+    with pytest.raises(NotFoundError, match="later"):
+        lk.sql("with a as (from later), later as (select 1) from a")
+
+
+def test_every_kind_of_question_finds_datasets(lk: HandMadeLake):
+    """Also those that DuckDB does not show as a tree: PIVOT and EXPLAIN."""
+    assert lk.sql("pivot birds on label using count(*)").fetchall()
+    assert "PYTHON_ARROW_SCAN" in lk.sql("explain select id from birds").fetchall()[0][1]
+    assert lk.sql("summarize birds").fetchall()
+    assert lk.sql("select (select max(id) from birds), exists(from birds where id > 1000)").fetchall() == [
+        (99, False)
+    ]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "create table x as from birds",
+        "create view x as from birds",
+        "insert into birds values (1)",
+        "delete from birds",
+        "drop view lake.log",
+        "attach 'x.db'",
+        "copy birds to 'x.csv'",
+        "export database 'x'",
+        "install httpfs",
+        "load httpfs",
+        "set enable_external_access = true",
+        "set lock_configuration = false",
+        "pragma database_list",
+        "call pragma_version()",
+        "begin",
+        "checkpoint",
+    ],
+)
+def test_a_statement_only_asks(
+    lk: HandMadeLake, statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What would change something is refused by its kind, before it runs."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ValueError, match="is refused: a statement may only ask"):
+        lk.sql(statement)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from 'secret.csv'",
+        "from read_csv('secret.csv')",
+        "from read_text('secret.csv')",
+        "from read_blob('*')",
+        "from glob('*')",
+        "from read_parquet('https://example.invalid/x.parquet')",
+        "from read_json('s3://bucket/x.json')",
+        "from sniff_csv('secret.csv')",
+        "from parquet_metadata('secret.csv')",
+        "explain analyze copy (select 1) to 'made.csv'",
+        "from query('select * from read_text(''secret.csv'')')",
+    ],
+)
+def test_no_statement_touches_a_file(
+    lk: HandMadeLake, statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Not by name, by function, by URL or inside of another statement."""
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises((catalog.Error, NotFoundError, ValueError)):
+        lk.sql(statement).fetchall()
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_a_statement_that_outgrows_memory_writes_no_file(
+    lk: HandMadeLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """There is no place to spill to."""
+    monkeypatch.chdir(tmp_path)
+
+    assert lk.sql("select current_setting('temp_directory')").fetchall() == [("",)]
+    assert lk.sql("select count(*) from (select * from range(3000000) order by hash(range))").fetchall()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_variables_of_the_caller_are_not_tables(lk: HandMadeLake):
+    """Only tables that were given are seen: a misspelt name never finds a local variable."""
+    hidden = pl.DataFrame({"x": [1]})  # noqa: F841
+
+    with pytest.raises(NotFoundError):
+        lk.sql("from hidden")
+
+
+def test_one_statement_at_a_time(lk: HandMadeLake):
+    """Two would hide what the first did."""
+    with pytest.raises(ValueError, match="this text has 2"):
+        lk.sql("select 1; select 2")
+    with pytest.raises(ValueError, match="this text has 0"):
+        lk.sql("-- nothing")
+    with pytest.raises(catalog.Error, match="syntax error"):
+        lk.sql("selec 1")
+
+
+def test_statements_do_not_see_each_others_tables(lk: HandMadeLake):
+    """A relation keeps the tables that it was made with, whatever is asked meanwhile."""
+    first = lk.sql("select x from t", t=pa.table({"x": [1]}))
+    second = lk.sql("select x from t", t=pa.table({"x": [2]}))
+    gc.collect()
+
+    assert (first.fetchall(), second.fetchall()) == ([(1,)], [(2,)])
+    with pytest.raises(NotFoundError):
+        lk.sql("from t")
+
+
+def test_the_failure_of_a_scan_keeps_its_numbers(lk: HandMadeLake, birds: HandMade):
+    """DuckDB passes on the text; the original is found by it."""
+    birds.failure = BudgetError("needs 5 bytes, budget 3", needed=5, budget=3)
+
+    with pytest.raises(catalog.Error, match="needs 5 bytes, budget 3") as caught:
+        lk.sql("select id from birds").fetchall()
+
+    assert catalog.cause_of(caught.value) is birds.failure
+    assert catalog.cause_of(ValueError("another")).args == ("another",)
+
+
+def test_unit_is_known_to_sql(lk: HandMadeLake):
+    """The same number for the same value, whatever asks; the seed is one whole number."""
+    numbers = [x for (x,) in lk.sql("select unit(id, 0) from birds").fetchall()]
+
+    assert len(set(numbers)) == 100
+    assert all(0 <= x < 1 for x in numbers)
+    assert lk.sql("select unit(id, 0) from birds").fetchall() == [(x,) for x in numbers]
+    assert lk.sql("select unit(id, 1) from birds").fetchall() != [(x,) for x in numbers]
+    assert lk.sql("select count(*) from birds where unit(id, 0) < 0.5").fetchall() == [
+        (sum(x < 0.5 for x in numbers),)
+    ]
+    with pytest.raises(catalog.Error, match="one whole number"):
+        lk.sql("select unit(id, id) from birds").fetchall()
+
+
+def test_times_are_shown_in_utc(lk: HandMadeLake):
+    """The same answer on every machine."""
+    assert lk.sql("select current_setting('TimeZone')").fetchall() == [("UTC",)]
+
+
+def test_threads_may_ask_at_once(lk: HandMadeLake):
+    """Each gets its own answer."""
+    answers: list[tuple[int, int]] = []
+
+    def ask(n: int) -> None:
+        [(found,)] = lk.sql("select count(*) from birds where id < $n", {"n": n}).fetchall()
+        answers.append((n, found))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(answers) == [(n, n) for n in range(8)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_may_ask(lk: HandMadeLake):
+    """DuckDB's threads are not there after a fork; the child opens its own."""
+    lk.sql("select count(*) from birds").fetchall()
+    if (child := os.fork()) == 0:
+        rows = lk.sql("select count(*) from birds where id < 5").fetchall()
+        os._exit(0 if rows == [(5,)] else 1)
+
+    assert os.waitpid(child, 0)[1] == 0
