@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
 from lake.plan import EpochPlan, Layout, Order, Ranks
+
+
+def given(*strategies: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Hypothesis' `given` without a deadline: how long an example takes is no property of a plan."""
+    return lambda test: hypothesis.settings(deadline=None)(hypothesis.given(*strategies)(test))
+
 
 Row = tuple[int, int]  # shard, row within the shard
 

@@ -8,7 +8,8 @@ import tracemalloc
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, given
+import pytest
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from lake.plan import Cursor, EpochPlan, Layout, Ranks, plan_epoch
@@ -16,6 +17,7 @@ from tests.plans import (
     Masks,
     Row,
     every_rank,
+    given,
     layouts,
     orders,
     rows_of_order,
@@ -130,6 +132,27 @@ def test_epochs_differ_and_positions_stay_in_theirs() -> None:
     state = plan_epoch(layout, batch_size=7, shuffle=True, epoch=3).state(2)
     plan = plan_epoch(layout, batch_size=10, shuffle=True, epoch=state["epoch"], start=state["rows"])
     assert flat(read(plan)) == orders_[3][14:]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Sizes and seeds often come from arrays; the plan is the same, its state JSON. Fractions are refused."""
+    layout = Layout.of([50, 60], [5, 6])
+    how = {
+        "batch_size": 7,
+        "seed": 3,
+        "epoch": 1,
+        "shuffle_window": 2,
+        "limit": 90,
+        "partitions": 2,
+        "start": 14,
+    }
+    plan = plan_epoch(layout, shuffle=True, **how)  # type: ignore[arg-type]
+    same = plan_epoch(layout, shuffle=True, **{name: np.int32(number) for name, number in how.items()})  # type: ignore[arg-type]
+    assert read(same) == read(plan)
+    assert json.loads(json.dumps(same.state(1))) == plan.state(1)
+    for name in how:
+        with pytest.raises(TypeError):
+            plan_epoch(layout, shuffle=True, **(how | {name: 1.5}))  # type: ignore[arg-type]
 
 
 def test_a_plan_crosses_processes() -> None:

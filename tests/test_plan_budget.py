@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from lake.errors import BudgetError
@@ -20,7 +20,7 @@ from lake.plan import (
     resident_bytes,
     summarize,
 )
-from tests.plans import every_rank, layouts, orders, worlds
+from tests.plans import every_rank, given, layouts, orders, worlds
 
 MB = 1_000_000
 SHARDS = Layout.of([640] * 40, [10] * 40, [64 * MB] * 40, [80 * MB] * 40)
@@ -168,6 +168,17 @@ def test_a_plan_prints_as_a_table() -> None:
         "fetch     2.6 GB  read by this machine, from cache or store\n"
         "memory    160 MB  decoded at once, by each rank"
     )
+
+
+def test_blocks_of_a_full_shuffle_are_bounded_by_bytes() -> None:
+    """Rows of a megabyte make blocks of 64 rows, which is what a reader may hold; small rows many more."""
+    large = plan_epoch(
+        Layout.of([1000] * 9, [4] * 9, [2**30] * 9, [1000 * 2**20] * 9), batch_size=10, shuffle="full"
+    )
+    assert large.order.starts[:3].tolist() == [0, 64, 128]
+    assert summarize(large).memory_bytes == 2 * 64 * 2**20
+    small = plan_epoch(Layout.of([100_000] * 9, [4] * 9), batch_size=10, shuffle="full")
+    assert small.order.starts[:3].tolist() == [0, 65_536, 131_072]
 
 
 def test_a_plan_of_nothing_takes_nothing() -> None:

@@ -7,10 +7,10 @@ import logging
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.plan import Cursor, Layout, Ranks, facts, merge_states, plan_epoch
+from tests.plans import given
 
 HOW: dict[str, Any] = {"shuffle": True, "seed": 1, "shuffle_window": 16, "limit": None}
 PLAN = facts({"version": "ab" * 32, "columns": ["image", "label"], "where": None}, **HOW)

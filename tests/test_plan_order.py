@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.plan import Layout, Order, order_rows
 from lake.plan import order as order_module
-from tests.plans import Masks, layouts, orders, rows_of_order, selected_rows, selections
+from tests.plans import Masks, given, layouts, orders, rows_of_order, selected_rows, selections
 
 
 @given(layouts(), st.data(), orders)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from lake.plan.permutation import ALGORITHM, bijection, key, keys, mix, permutation
+from tests.plans import given
 
 
 def test_what_a_seed_means_never_changes() -> None:

@@ -6,11 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from lake.plan import Even, Ranks, Share
-from tests.plans import batches, every_rank, places, worlds
+from tests.plans import batches, every_rank, given, places, worlds
 
 EVENS: list[Even] = ["split", "drop", "pad", None]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import index
 from typing import Any, NamedTuple
 
 from lake.plan.cursor import Cursor, Facts, facts
@@ -105,6 +106,8 @@ def plan_epoch(
     Raises:
         ValueError: fewer rows than ranks, or an argument that means nothing.
     """
+    seed, epoch, shuffle_window = index(seed), index(epoch), index(shuffle_window)
+    limit = None if limit is None else index(limit)
     order = order_rows(
         layout,
         selection=selection,

@@ -14,10 +14,8 @@ the order early. Ranks and batch sizes play no part here.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import index
 from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -28,7 +26,8 @@ from lake.plan.permutation import Ints, bijection, key, keys, permutation
 Shuffle: TypeAlias = bool | Literal["full"]
 
 DEFAULT_WINDOW: Final = 16  # shards
-FULL_BLOCK: Final = 65_536  # rows in a block of shuffle="full"
+FULL_BLOCK: Final = 65_536  # rows in a block of shuffle="full", or fewer: as many as FULL_BYTES has
+FULL_BYTES: Final = 64 * 2**20  # decoded
 EXACT: Final = 2**20  # rows up to which "full" sorts all of them; above it computes places one by one
 
 _VISIT, _LAST, _DEAL, _BLOCK, _FULL = range(5)  # what a hash is for: none is used twice
@@ -99,7 +98,7 @@ class Order:
         """The block that has the row at `place`, and where in it; by one binary search."""
         if not 0 <= place < self.rows:
             raise IndexError(f"place {place} of {self.rows} rows")
-        block = bisect_right(memoryview(self.starts), place) - 1  # type: ignore[arg-type]
+        block = int(self.starts.searchsorted(place, side="right")) - 1
         return block, place - int(self.starts[block])
 
     def block(self, t: int) -> Block:
@@ -179,7 +178,7 @@ def order_rows(
     if not -(2**63) <= seed < 2**64 or epoch < 0:
         raise ValueError(f"a seed has 64 bits and an epoch is no less than 0: seed={seed}, epoch={epoch}")
     wanted = Wanted.of(layout, selection)
-    word = key(index(seed), index(epoch))
+    word = key(seed, epoch)
     kind: _Kind
     if shuffle == "full":
         kind = _Full(wanted, word)
@@ -317,7 +316,9 @@ class _Full:
         self.window = len(self.visit)
         self._firsts = _starts(wanted.counts[self.visit])
         size = int(self._firsts[-1])
-        self.starts = np.minimum(np.arange(-(-size // FULL_BLOCK) + 1, dtype=np.int64) * FULL_BLOCK, size)
+        rows, raw_bytes = (int(of[self.visit].sum()) for of in (wanted.layout.rows, wanted.layout.raw_bytes))
+        step = max(1, min(FULL_BLOCK, FULL_BYTES * rows // max(1, raw_bytes)))
+        self.starts = np.minimum(np.arange(-(-size // step) + 1, dtype=np.int64) * step, size)
         self._sorted = permutation(key(word, _FULL), size) if size <= EXACT else None
 
     def block(self, t: int) -> Block:

@@ -21,6 +21,7 @@ batch size comes out the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -42,6 +43,12 @@ class Ranks:
     world_size: int
     nodes: int = 1
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} of {self.world_size}: ranks count from 0")
+        if not 1 <= self.nodes <= self.world_size:
+            raise ValueError(f"{self.nodes} nodes for {self.world_size} ranks: each node has one, or more")
+
     @classmethod
     def of(
         cls, rank: int | None, world_size: int | None, node: int | None = None, nodes: int | None = None
@@ -57,14 +64,10 @@ class Ranks:
             raise ValueError("rank= and world_size= go together, and node= and nodes= need both")
         if (node is None) != (nodes is None) and nodes != 1:
             raise ValueError("node= and nodes= go together")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size}: ranks count from 0")
-        nodes = 1 if nodes is None else nodes
-        if not 1 <= nodes <= world_size or not 0 <= (node or 0) < nodes:
-            raise ValueError(
-                f"node {node} of {nodes} for {world_size} ranks: nodes count from 0, each has a rank"
-            )
-        return cls(rank, world_size, nodes)
+        ranks = cls(rank, world_size, 1 if nodes is None else nodes)
+        if node is not None and not 0 <= node < ranks.nodes:
+            raise ValueError(f"node {node} of {ranks.nodes}: nodes count from 0")
+        return ranks
 
     @property
     def node(self) -> int:
@@ -190,6 +193,7 @@ class Share:
         Raises:
             ValueError: fewer rows than ranks, or an argument that means nothing; the same on every rank.
         """
+        batch_size, partitions, start = index(batch_size), index(partitions), index(start)
         if batch_size < 1:
             raise ValueError(f"batch_size is a number of rows, at least 1: {batch_size}")
         if even not in ("split", "drop", "pad", None):
@@ -228,8 +232,8 @@ class Share:
 
     def taken(self, i: int) -> int:
         """Rows of the epoch that have been taken once each rank has had its first i batches."""
-        whole = min(i, self.full) * self.batch_size * self.world_size
-        return self.start + whole + sum(self.tail[: max(0, i - self.full)])
+        taken = self.start + min(i, self.full) * self.batch_size * self.world_size
+        return taken if i <= self.full else taken + sum(self.tail[: i - self.full])
 
     def position(self, i: int) -> tuple[int, bool]:
         """`taken(i)`, and whether it holds for all ranks.
