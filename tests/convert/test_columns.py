@@ -140,7 +140,6 @@ def test_a_value_of_another_type_is_never_let_in(data):
         ([np.zeros((1, 2)), np.zeros((3, 2))], tensors.variable_shape(pa.float64(), 2)),
         ([[np.zeros(2)], [np.zeros(2), np.zeros(2)]], pa.list_(pa.fixed_shape_tensor(pa.float64(), (2,)))),
     ],
-    ids=str,
 )
 def test_types_found(values, kind):
     """And values can be built of what was found."""
@@ -170,7 +169,6 @@ def test_types_found(values, kind):
         ([np.zeros(2, bool), np.zeros(2)], "bool and float64"),
         ([NAIVE, NAIVE.replace(tzinfo=UTC)], "zone"),
     ],
-    ids=str,
 )
 def test_what_has_no_type_says_why(values, message):
     """Naming both types."""
@@ -204,7 +202,6 @@ def test_what_has_no_type_says_why(values, message):
         (NAIVE, pa.date32()),
         ("x", pa.dictionary(pa.int32(), pa.int64())),
     ],
-    ids=str,
 )
 def test_what_does_not_fit_is_refused(value, kind):
     """Though Arrow would take much of it, changed."""
@@ -224,7 +221,6 @@ def test_what_does_not_fit_is_refused(value, kind):
         ([1, 0.1, None], pa.float32()),
         ([{}, None], pa.struct([])),
     ],
-    ids=str,
 )
 def test_types_that_a_schema_may_ask_for_are_built(values, kind):
     """Beyond those that are ever inferred; a float goes into float32 where that is asked for."""
