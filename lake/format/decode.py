@@ -3,9 +3,9 @@
 It gets bytes and gives batches, and trusts nothing: bytes that differ from what the manifest and the batches'
 own checks say raise `IntegrityError`, bytes that never were a part raise `FormatError`.
 
-A reader who wants a few columns gets a batch's message, then the `column_ranges` of its body. To make sense of
-either it needs the schema of the file; that follows from the version's, except where a part outlived a change
-of schema. Each message holds a digest of its file's schema, so `needs_head` can tell.
+A reader who wants a few columns gets a batch's message, then the `column_ranges` of its body. To make sense
+of either it needs the schema of the file; that follows from the version's, except where a part outlived a
+change of schema. Each message holds a digest of its file's schema, so `needs_head` can tell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lake.errors import FormatError, IntegrityError
-from lake.format import ipc
+from lake.format import arrays, ipc
 from lake.format.casts import cast
 from lake.format.content import column_check
 from lake.format.values import Part
@@ -39,7 +39,7 @@ def file_schema(fields: Sequence[str], stored: pa.Schema) -> pa.Schema:
 
 
 class Layout:
-    """Where a file's columns lie in its record batches: which nodes, which buffers. From the file's schema."""
+    """Where the columns of a file lie in its record batches: which nodes, which buffers."""
 
     def __init__(self, schema: pa.Schema, message: bytes) -> None:
         self.schema, self.message = schema, message  # the encapsulated schema message
@@ -60,15 +60,16 @@ def message_range(part: Part, index: int) -> tuple[int, int]:
 
 
 def needs_head(message: bytes, part: Part, index: int, stored: pa.Schema) -> bool:
-    """Whether the file was written under another schema than `stored`, so that decoding takes `head=` as well."""
-    expected = _expected(part.fields, stored)
-    return expected is None or _Reading(part, index).message(message).metadata.get("schema") != expected.digest
+    """Whether the file was written under another schema than `stored`: then decoding takes `head=` too."""
+    expected, found = _expected(part.fields, stored), _Reading(part, index).message(message)
+    return expected is None or found.metadata.get("schema") != expected.digest
 
 
 def column_ranges(
     message: bytes, part: Part, index: int, columns: Sequence[str], stored: pa.Schema, *, head: Any = None
 ) -> list[tuple[int, int]]:
     """`(start, length)` in the file of what these columns need of a batch's body; neighbours are joined."""
+    _check_held(part, columns)
     return _Reading(part, index).begin(message, stored, head).ranges(columns)
 
 
@@ -92,6 +93,7 @@ def decode_columns(
         IntegrityError: damaged bytes.
         FormatError: bytes that no release wrote, or a head that is needed.
     """
+    _check_held(part, columns)
     reading = _Reading(part, index).begin(message, stored, head)
     batch = reading.sparse(message, ranges, columns)
     if verify or first_read:
@@ -110,8 +112,9 @@ def decode_batch(
     verify: bool = True,
     first_read: bool = False,
 ) -> pa.RecordBatch:
-    """Columns (None: all) of a batch from its bytes, message and body. What is not compressed refers to `data`."""
+    """Columns (None: all) of a batch from its bytes, to which what is not compressed refers."""
     columns = part.fields if columns is None else columns
+    _check_held(part, columns)
     reading, data = _Reading(part, index), pa.py_buffer(data)
     message = reading.message_of(data)
     batch = reading.begin(message, stored, head).whole(data, message, columns)
@@ -143,9 +146,22 @@ class OpenPart:
         columns = self.part.fields if columns is None else columns
         data = self.data.slice(extent.offset, extent.meta_length + extent.length)
         if not (verify or first_read) and self.part.codec == "none":
-            return _conformed(pa.ipc.read_record_batch(data, self._layout.schema), columns, self.stored)
-        options = {"head": self._layout, "verify": verify, "first_read": first_read}
-        return decode_batch(self.part, index, data, columns, self.stored, **options)
+            _check_held(self.part, columns)
+            try:
+                batch = pa.ipc.read_record_batch(data, self._layout.schema)
+                return _conformed(batch, columns, self.stored)
+            except (pa.ArrowException, OSError) as error:
+                raise _Reading(self.part, index).damage(str(error)) from error
+        return decode_batch(
+            self.part,
+            index,
+            data,
+            columns,
+            self.stored,
+            head=self._layout,
+            verify=verify,
+            first_read=first_read,
+        )
 
 
 def open_mapped(path: str, part: Part, stored: pa.Schema) -> OpenPart:
@@ -166,20 +182,26 @@ def _expected(fields: tuple[str, ...], stored: pa.Schema) -> Layout | None:
     return Layout(schema, schema.serialize().to_pybytes())
 
 
+def _check_held(part: Part, columns: Sequence[str]) -> None:
+    """ValueError if the manifest does not say that the part holds these columns, whatever its file has."""
+    if unknown := [name for name in columns if name not in part.fields]:
+        raise ValueError(f"part {part.digest[:12]} does not hold {', '.join(unknown)}")
+
+
 def _stated(part: Part, head: Any) -> Layout:
     """The layout that the head of a file states; the messages confirm it by their digest of the schema."""
     if isinstance(head, Layout):
         return head
-    head = bytes(head)
+    what, head = f"part {part.digest[:12]}", bytes(head)
     if len(head) != part.batches[0].offset or not head.startswith(MAGIC):
-        raise IntegrityError(f"part {part.digest[:12]}: its head is not that of an Arrow file", digest=part.digest)
+        raise IntegrityError(f"{what}: its head is not that of an Arrow file", digest=part.digest)
     try:
         message = head[len(MAGIC) :]
         layout = Layout(pa.ipc.read_schema(pa.py_buffer(message)), message)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise IntegrityError(f"part {part.digest[:12]}: unreadable schema: {error}", digest=part.digest) from error
+        raise IntegrityError(f"{what}: unreadable schema: {error}", digest=part.digest) from error
     if missing := set(part.fields) - set(layout.index):
-        raise FormatError(f"part {part.digest[:12]} lacks the columns {', '.join(sorted(missing))} it is said to hold")
+        raise IntegrityError(f"{what} lacks its columns {', '.join(sorted(missing))}", digest=part.digest)
     return layout
 
 
@@ -199,7 +221,7 @@ class _Reading:
         if layout is None or layout.digest != self.parsed.metadata.get("schema"):
             if head is not None:
                 raise self.damage("the file's schema is not the one it was written with")
-            raise FormatError(f"part {self.part.digest[:12]} was written under another schema: its head is needed")
+            raise self.foreign("written under another schema, so its head is needed")
         self.layout = layout
         self._check_structure()
         return self
@@ -254,7 +276,7 @@ class _Reading:
     def sparse(
         self, message: bytes, ranges: Mapping[tuple[int, int], Any], columns: Sequence[str]
     ) -> pa.RecordBatch:
-        """The batch with these columns alone: a stream of which only their bytes are filled in, read by Arrow."""
+        """The batch with these columns alone: read from a stream in which only their bytes are filled in."""
         lead = len(self.layout.message) + len(message)
         data = np.zeros(lead + self.extent.length, np.uint8)  # pages that are not filled cost nothing
         data[:lead] = np.frombuffer(self.layout.message + message, np.uint8)
@@ -276,6 +298,7 @@ class _Reading:
             column, at = batch.column(name), 16 * self.layout.index[name]
             with self._damage_if_unreadable():
                 column.validate()
+                _check_sound(column)
                 check = f"{column_check(column):016x}"
             if check != checks[at : at + 16]:
                 raise self.damage(f"column {name!r} differs from its check")
@@ -297,14 +320,13 @@ class _Reading:
 
     def _where(self) -> str:
         first = sum(batch.rows for batch in self.part.batches[: self.index])
-        return f"part {self.part.digest[:12]}, batch {self.index}, rows {first:,}-{first + self.extent.rows - 1:,}"
+        rows = f"rows {first:,}-{first + self.extent.rows - 1:,}"
+        return f"part {self.part.digest[:12]}, batch {self.index}, {rows}"
 
     def _buffers(self, column: int) -> np.ndarray:
         return self.parsed.buffers[self.layout.buffers[column] : self.layout.buffers[column + 1]]
 
     def _indices(self, columns: Sequence[str]) -> list[int]:
-        if unknown := set(columns) - set(self.part.fields):
-            raise ValueError(f"part {self.part.digest[:12]} does not hold {', '.join(sorted(unknown))}")
         return sorted(self.layout.index[name] for name in columns)
 
     def _check_structure(self) -> None:
@@ -312,7 +334,8 @@ class _Reading:
         if len(nodes) != layout.nodes[-1] or len(buffers) != layout.buffers[-1]:
             raise self.foreign(f"{len(nodes)} nodes and {len(buffers)} buffers do not fit its schema")
         lengths, nulls = nodes.T
-        if (lengths[layout.nodes[:-1]] != self.parsed.rows).any() or (nulls < 0).any() or (nulls > lengths).any():
+        uneven = lengths[layout.nodes[:-1]] != self.parsed.rows
+        if uneven.any() or (nulls < 0).any() or (nulls > lengths).any():
             raise self.foreign("impossible lengths or null counts")
         if (buffers < 0).any() or (buffers[:, 1] > self.parsed.body - buffers[:, 0]).any():
             raise self.foreign("a buffer outside its body")
@@ -328,7 +351,7 @@ class _Reading:
             claimed = int.from_bytes(body[offset : offset + 8].tobytes(), "little", signed=True)
             total += length - 8 if claimed == -1 else claimed
             if length < 8 or claimed < -1 or total > self.part.raw_bytes:
-                raise self.damage(f"buffers of {total:,} bytes in a part of {self.part.raw_bytes:,} raw bytes")
+                raise self.damage(f"buffers of {total:,} bytes, over the part's {self.part.raw_bytes:,}")
 
     @contextmanager
     def _damage_if_unreadable(self) -> Iterator[None]:
@@ -338,8 +361,34 @@ class _Reading:
             raise self.damage(str(error)) from error
 
 
+def _check_sound(array: pa.Array) -> None:
+    """ValueError unless offsets rise and bitmaps have the nulls they are said to have.
+
+    With `validate()` before it, that is what makes an array safe to compute with: kernels trust both.
+    """
+    if isinstance(array.type, pa.BaseExtensionType):
+        return _check_sound(array.storage)
+    if array.null_count and not pa.types.is_null(array.type):
+        nulls = len(array) - int(np.count_nonzero(array.is_valid().to_numpy(zero_copy_only=False)))
+        if nulls != array.null_count:
+            raise ValueError(f"{nulls:,} nulls, not {array.null_count:,}")
+    if pa.types.is_struct(array.type):
+        for i in range(array.type.num_fields):
+            _check_sound(array.field(i))
+        return None
+    if pa.types.is_fixed_size_list(array.type):
+        return _check_sound(array.values)
+    if pa.types.is_nested(array.type) or arrays.is_text(array.type) or arrays.is_octets(array.type):
+        offsets = arrays.offsets(array)
+        if offsets[0] < 0 or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("offsets that do not rise")
+    if pa.types.is_nested(array.type):
+        return _check_sound(array.values)
+    return None
+
+
 def _conformed(batch: pa.RecordBatch, columns: Sequence[str], stored: pa.Schema) -> pa.RecordBatch:
     """These columns, in this order, with the types of `stored`."""
     fields = [stored.field(name) for name in columns]
-    arrays = [cast(batch.column(field.name), field.type) for field in fields]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+    found = [cast(batch.column(field.name), field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(found, schema=pa.schema(fields))

@@ -60,7 +60,7 @@ def parse(data: bytes, what: str) -> dict[str, Any]:
 
 
 def check_needs(needs: Any, what: str, *, writing: bool = False) -> dict[str, list[str]]:
-    """`needs`, if this release can read (or, if `writing`, also change) what declares them; else FormatError."""
+    """`needs`, if this release can read (if `writing`: also change) what declares them; else FormatError."""
     if not isinstance(needs, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in needs.values()
     ):
@@ -70,7 +70,8 @@ def check_needs(needs: Any, what: str, *, writing: bool = False) -> dict[str, li
         unknown |= set(needs.get("write", ())) - NEEDS_WRITE
         unknown |= set(needs) - {"read", "write"}
     if unknown:
-        raise FormatError(f"{what} needs {', '.join(sorted(unknown))}: upgrade lake to {'write' if writing else 'read'} it")
+        verb = "write" if writing else "read"
+        raise FormatError(f"{what} needs {', '.join(sorted(unknown))}: upgrade lake to {verb} it")
     return needs
 
 

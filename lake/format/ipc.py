@@ -13,6 +13,8 @@ from struct import unpack_from
 import numpy as np
 import pyarrow as pa
 
+from lake.format import arrays
+
 _RECORD_BATCH = 3  # MessageHeader.RecordBatch
 _CODECS = {0: "lz4", 1: "zstd"}
 _CONTINUATION = 0xFFFFFFFF
@@ -64,7 +66,8 @@ class _Table:
         if at is None:
             return []
         slots = range(at + 4, _end(self.data, at, 4), 4)
-        return [_Table(self.data, _inside(self.data, slot + _read(self.data, "<I", slot), 4)) for slot in slots]
+        starts = [slot + _read(self.data, "<I", slot) for slot in slots]
+        return [_Table(self.data, _inside(self.data, start, 4)) for start in starts]
 
     def text(self, field: int) -> str:
         at = self.child(field)
@@ -113,9 +116,7 @@ def layout(type_: pa.DataType) -> tuple[int, int]:
     if pa.types.is_null(type_):
         return 1, 0
     own = 1 if pa.types.is_fixed_size_list(type_) or pa.types.is_struct(type_) else 2
-    if pa.types.is_binary(type_) or pa.types.is_string(type_):
-        own = 3
-    elif pa.types.is_large_binary(type_) or pa.types.is_large_string(type_):
+    if arrays.is_text(type_) or arrays.is_octets(type_):
         own = 3
     children = [layout(type_.field(i).type) for i in range(type_.num_fields)]
     return 1 + sum(nodes for nodes, _ in children), own + sum(buffers for _, buffers in children)

@@ -49,7 +49,7 @@ def decode_entry(data: bytes, what: str, *, writing: bool = False) -> LogEntry:
 
 
 def tombstone(entry: LogEntry) -> LogEntry:
-    """What takes the place of `entry` once its version is expired. Seq, time and txn stay, as does the id it had."""
+    """What takes the place of `entry` once its version is expired: seq, time, txn and the id it had stay."""
     if entry.version is None:
         raise ValueError(f"entry {entry.seq} is a removal: it has no version to expire")
     return replace(entry, operation=EXPIRED)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,22 @@ _PLANNING = ["rows", "raw_bytes", *(_PART + name for name in ("digest", "bytes",
 _GROUPS_KEPT = 32  # row groups of segments that are kept decoded, a megabyte or two each
 
 
+class _Planning(NamedTuple):
+    """What planning needs, of one segment or of all."""
+
+    rows: Ints  # per shard, as the next two
+    raw_bytes: Ints
+    parts: Ints
+    part_bytes: Ints  # per part, as the rest
+    part_raw: Ints
+    part_group: npt.NDArray[np.int32]  # number of its list of fields
+    part_digest: npt.NDArray[np.uint8]  # [n, 32]
+
+
+_NONE = np.empty(0, np.int64)
+_EMPTY = _Planning(_NONE, _NONE, _NONE, _NONE, _NONE, np.empty(0, np.int32), np.empty((0, 32), np.uint8))
+
+
 class Manifest:
     """The shards of a version, in order. `rows` and `raw_bytes` are per shard; `starts`, one longer, in rows.
 
@@ -42,7 +58,10 @@ class Manifest:
         self.fields: list[tuple[str, ...]] = []  # of each group of columns that shares parts
         self._ends = lru_cache(maxsize=None)(lambda segment: group_ends(self._data[segment]))
         self._group = lru_cache(maxsize=_GROUPS_KEPT)(self._read_group)
-        self._load()
+        self._per = self._load()
+        self.rows, self.raw_bytes = self._per.rows, self._per.raw_bytes
+        self.starts: Ints = np.concatenate([[0], np.cumsum(self.rows)])
+        self._part_starts: Ints = np.concatenate([[0], np.cumsum(self._per.parts)])
 
     @classmethod
     def open(
@@ -94,7 +113,7 @@ class Manifest:
         return shard, row - int(self.starts[shard])
 
     def batch_rows(self, columns: Sequence[str], target: int) -> Ints:
-        """Per shard, the rows of a batch of the largest part that holds any of `columns`; without one, all rows."""
+        """Per shard, the batch rows of the largest part that holds any of `columns`; of none, all rows."""
         raw = self._largest(columns)
         sizes: Ints = batch_rows(self.rows, np.maximum(raw, 0), target)
         return np.where(raw < 0, self.rows, sizes)
@@ -102,15 +121,17 @@ class Manifest:
     def sizes(self, columns: Sequence[str]) -> tuple[Ints, Ints]:
         """Per shard, stored and raw bytes of all parts that hold any of `columns`."""
         held = self._holding(columns)
-        return self._sums(np.where(held, self._part_bytes, 0)), self._sums(np.where(held, self._part_raw, 0))
+        return self._sums(np.where(held, self._per.part_bytes, 0)), self._sums(
+            np.where(held, self._per.part_raw, 0)
+        )
 
     def digests(self, index: int, columns: Sequence[str] | None = None) -> list[str]:
         """The parts of a shard, or only those that hold any of `columns`."""
-        parts = slice(*self._part_starts[index : index + 2])
-        held = [
-            columns is None or not set(columns).isdisjoint(self.fields[group]) for group in self._part_group[parts]
-        ]
-        return [octets.tobytes().hex() for octets, there in zip(self._digests[parts], held, strict=True) if there]
+        parts = list(range(*self._part_starts[index : index + 2]))
+        if columns is not None:
+            held = self._groups_holding(columns)
+            parts = [part for part in parts if held[self._per.part_group[part]]]
+        return [self._per.part_digest[part].tobytes().hex() for part in parts]
 
     def stats(self, column: str) -> pa.ChunkedArray:
         """Per shard, a struct of the column's `min, max, nulls, nans`; null where unknown."""
@@ -120,18 +141,14 @@ class Manifest:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _load(self) -> None:
+    def _load(self) -> _Planning:
         loaded = [
             self._planning(decode_segment(data, ref, self.schema, _PLANNING), ref)
             for data, ref in zip(self._data, self.refs, strict=True)
         ]
-        columns = [np.concatenate(found) for found in zip(*loaded, strict=True)] if loaded else [_NONE] * 6 + [_NO_DIGEST]
-        self.rows, self.raw_bytes, parts, self._part_bytes, self._part_raw, self._part_group, self._digests = columns
-        self.starts: Ints = np.concatenate([[0], np.cumsum(self.rows)])
-        self._part_starts: Ints = np.concatenate([[0], np.cumsum(parts)])
+        return _Planning(*(np.concatenate(found) for found in zip(_EMPTY, *loaded, strict=True)))
 
-    def _planning(self, table: pa.Table, ref: SegmentRef) -> tuple[np.ndarray, ...]:
-        """What planning needs of one segment: per shard rows, raw bytes, parts; per part sizes, group, digest."""
+    def _planning(self, table: pa.Table, ref: SegmentRef) -> _Planning:
         what = f"segment {ref.digest[:12]}"
         lists = table["parts"].combine_chunks()
         parts = lists.flatten()
@@ -145,7 +162,7 @@ class Manifest:
             raise FormatError(f"{what}: its shards do not add up to what the version says")
         digests = np.frombuffer(b"".join(parts.field("digest").to_pylist()), np.uint8).reshape(-1, 32)
         groups = self._grouped(parts.field("fields"))
-        return rows, raw_bytes, np.diff(lists.offsets.to_numpy()), sizes, raw_sizes, groups, digests
+        return _Planning(rows, raw_bytes, np.diff(lists.offsets), sizes, raw_sizes, groups, digests)
 
     def _grouped(self, fields: pa.Array) -> np.ndarray:
         """The number of each list of names, of which there are few different ones."""
@@ -153,31 +170,36 @@ class Manifest:
             names = pc.replace_substring(fields.values, "\0", "\0\1")
             fields = pa.ListArray.from_arrays(fields.offsets, names)
         joined = pc.binary_join(fields, "\0\2").dictionary_encode()
-        numbers = np.empty(len(joined.dictionary), np.int32)
+        numbers: npt.NDArray[np.int32] = np.empty(len(joined.dictionary), np.int32)
         for code, text in enumerate(joined.dictionary.to_pylist()):
             if text not in self._field_groups:
                 self._field_groups[text] = len(self.fields)
                 names = tuple(name.replace("\0\1", "\0") for name in text.split("\0\2")) if text else ()
                 self.fields.append(names)
             numbers[code] = self._field_groups[text]
-        return numbers[joined.indices.to_numpy()]
+        groups: npt.NDArray[np.int32] = numbers[joined.indices.to_numpy()]
+        return groups
+
+    def _groups_holding(self, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Per list of fields, whether any of the columns is in it."""
+        return np.array([not set(columns).isdisjoint(names) for names in self.fields], bool)
 
     def _holding(self, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Per part, whether it holds any of the columns."""
-        groups = np.array([not set(columns).isdisjoint(names) for names in self.fields], bool)
-        return groups[self._part_group]
+        held: npt.NDArray[np.bool_] = self._groups_holding(columns)[self._per.part_group]
+        return held
 
     def _sums(self, values: Ints) -> Ints:
         """Per shard, the sum of what is given per part."""
-        sums = np.concatenate([[0], np.cumsum(values)])[self._part_starts]
-        return np.diff(sums)
+        sums: Ints = np.diff(np.concatenate([[0], np.cumsum(values)])[self._part_starts])
+        return sums
 
     def _largest(self, columns: Sequence[str]) -> Ints:
         """Per shard, raw bytes of the largest part that holds any of the columns; -1 if none does."""
         largest = np.full(len(self), -1, np.int64)
         some = self._part_starts[:-1] < self._part_starts[1:]
         if some.any():
-            raw = np.where(self._holding(columns), self._part_raw, -1)
+            raw = np.where(self._holding(columns), self._per.part_raw, -1)
             largest[some] = np.maximum.reduceat(raw, self._part_starts[:-1][some])
         return largest
 
@@ -195,11 +217,9 @@ class Manifest:
         return decode_segment(self._data[segment], self.refs[segment], self.schema, row_groups=[group])
 
     def _checked(self, shard: Shard) -> Shard:
-        for part in shard.parts if self.target is not None else ():
-            if not fits(part, shard.rows, self.target):
-                raise FormatError(f"part {part.digest[:12]}: {part.batches[0].rows:,} rows a batch, against the rule")
+        if self.target is not None:
+            for part in shard.parts:
+                if not fits(part, shard.rows, self.target):
+                    found = f"{part.batches[0].rows:,} rows a batch"
+                    raise FormatError(f"part {part.digest[:12]}: {found}, against the format's rule")
         return shard
-
-
-_NONE = np.empty(0, np.int64)
-_NO_DIGEST = np.empty((0, 32), np.uint8)

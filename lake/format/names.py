@@ -23,7 +23,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-(\d{2}|W\d{2})(-\d{1,2})?(T.*)?", re.IGNORECASE)
 _HEX = re.compile(r"[0-9A-Fa-f]{8,64}")
-RESERVED = frozenset("log versions tags pins derived txns head names datasets manifests shards tmp gc".split())
+_OF_DATASETS = ("log", "versions", "tags", "pins", "derived", "txns", "head")
+RESERVED = frozenset({*_OF_DATASETS, "names", "datasets", "manifests", "shards", "tmp", "gc"})
 
 PART_BYTES = 80
 NAME_BYTES = 200
@@ -276,4 +277,12 @@ def _parsed(kind: str, found: dict[str, str | None]) -> ParsedKey | None:
         return None
     if found.get("fan") and not str(digest).startswith(str(found["fan"])):
         return None
-    return ParsedKey(kind, name, digest, int(found.get("generation") or 0), int(seq) if seq else None, tag, found.get("run"))
+    return ParsedKey(
+        kind,
+        name,
+        digest,
+        int(found.get("generation") or 0),
+        int(seq) if seq else None,
+        tag,
+        found.get("run"),
+    )

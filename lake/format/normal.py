@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-Mask = np.ndarray | None  # bool per slot
+Mask = npt.NDArray[np.bool_] | None  # bool per slot
 
 
 def normal(array: pa.Array, hidden: Mask = None) -> pa.Array:
@@ -23,19 +24,20 @@ def normal(array: pa.Array, hidden: Mask = None) -> pa.Array:
         return pa.ExtensionArray.from_storage(type_, normal(array.storage, hidden))
     if pa.types.is_null(type_):
         return pa.nulls(size)
-    null = ~_numpy(array.is_valid()) if array.null_count else None
-    visible = null if null is None or hidden is None else null & ~hidden
-    blank = null if hidden is None else hidden if null is None else null | hidden
-    bitmap = None if visible is None or not visible.any() else _bits(~visible)
-    nulls = 0 if bitmap is None else int(np.count_nonzero(visible))
-    buffers, children = _contents(array, blank if blank is not None and blank.any() else None)
-    return pa.Array.from_buffers(type_, size, [bitmap, *buffers], nulls, 0, children)
+    if array.null_count == 0 and hidden is None:
+        buffers, children = _contents(array, None)
+        return pa.Array.from_buffers(type_, size, [None, *buffers], 0, 0, children)
+    empty = ~_numpy(array.is_valid())
+    valid = ~empty if hidden is None else ~empty | hidden
+    nulls = size - int(np.count_nonzero(valid))
+    buffers, children = _contents(array, empty if hidden is None else empty | hidden)
+    return pa.Array.from_buffers(type_, size, [_bits(valid) if nulls else None, *buffers], nulls, 0, children)
 
 
 def occupied(array: pa.Array) -> int:
-    """Bits that an array in normal form takes in memory, with a bitmap at every level whether or not it has one.
+    """Bits that an array in normal form takes in memory, a bitmap at every level included.
 
-    So it depends on the values alone, and is the sum over any division of the array into slices.
+    It depends on the values alone, and is the sum over any division of the array into slices.
     """
     type_, size = array.type, len(array)
     if isinstance(type_, pa.BaseExtensionType):
@@ -48,7 +50,7 @@ def occupied(array: pa.Array) -> int:
         return size + occupied(array.values.slice(array.offset * type_.list_size, size * type_.list_size))
     width = _offset_width(type_)
     if width is None:
-        return size * (1 + type_.bit_width)
+        return size * (1 + int(type_.bit_width))
     offsets = _offsets(array, width)
     if type_.num_fields:
         inner = occupied(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
@@ -58,7 +60,7 @@ def occupied(array: pa.Array) -> int:
 
 
 def overhead(type_: pa.DataType) -> int:
-    """Bytes that an array may take beyond `occupied`: bits filled up to bytes, and one offset more than slots."""
+    """Bytes that an array may take beyond `occupied`: bits filled up, and one offset more than slots."""
     if isinstance(type_, pa.BaseExtensionType):
         return overhead(type_.storage_type)
     if pa.types.is_null(type_):
@@ -68,7 +70,7 @@ def overhead(type_: pa.DataType) -> int:
 
 
 def _contents(array: pa.Array, blank: Mask) -> tuple[list[pa.Buffer | None], list[pa.Array] | None]:
-    """Buffers after the bitmap, and children, of the normal form of `array`, whose `blank` slots hold nothing."""
+    """Buffers after the bitmap, and children, of the normal form; `blank` slots hold nothing."""
     type_, size = array.type, len(array)
     if pa.types.is_struct(type_):
         return [], [normal(array.field(i), blank) for i in range(type_.num_fields)]
@@ -135,7 +137,12 @@ def _offset_width(type_: pa.DataType) -> int | None:
     """Bytes of an offset of a type of variable length, None for other types."""
     if pa.types.is_large_string(type_) or pa.types.is_large_binary(type_) or pa.types.is_large_list(type_):
         return 8
-    if pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_list(type_) or pa.types.is_map(type_):
+    if (
+        pa.types.is_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_list(type_)
+        or pa.types.is_map(type_)
+    ):
         return 4
     return None
 
@@ -147,8 +154,9 @@ def _offsets(array: pa.Array, width: int) -> np.ndarray:
     return np.frombuffer(buffer, f"<i{width}", len(array) + 1, array.offset * width)
 
 
-def _numpy(flags: pa.Array) -> np.ndarray:
-    return flags.to_numpy(zero_copy_only=False)
+def _numpy(flags: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = flags.to_numpy(zero_copy_only=False)
+    return found
 
 
 def _bits(flags: np.ndarray) -> pa.Buffer:

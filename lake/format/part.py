@@ -51,7 +51,7 @@ MIB = 2**20
 SMALL_BATCH = 16 * MIB  # raw bytes up to which a small part is one batch
 
 _SAMPLE = 256 * 1024  # raw bytes of each of the three runs of rows that decide a codec
-_SAVING = 0.15
+_SAVING = 15  # per cent that compression must save
 _JOIN = 64 * 1024  # bytes up to which what the encoder emits is joined before it is hashed and written
 
 Groups = tuple[tuple[str, ...], ...]
@@ -97,19 +97,16 @@ def batch_rows(rows: Any, raw_bytes: Any, target: int) -> Any:
     >>> batch_rows(1000, 64 * MIB, 64 * MIB), batch_rows(1000, 15 * MIB, 64 * MIB)
     (16, 1000)
     """
-    size = min(max(target // 64, 256 * 1024), 4 * MIB)
-    if isinstance(rows, np.ndarray):
-        per = np.where(raw_bytes < target // 4, SMALL_BATCH, size)
-        count = np.clip(-(-raw_bytes // per), 1, np.maximum(rows, 1))
-    else:
-        per = SMALL_BATCH if raw_bytes < target // 4 else size
-        count = min(max(-(-raw_bytes // per), 1), max(rows, 1))
-    return -(-rows // count)
+    usual = min(max(target // 64, 256 * 1024), 4 * MIB)
+    size = np.where(raw_bytes < target // 4, SMALL_BATCH, usual)
+    count = np.clip(-(-raw_bytes // size), 1, rows)
+    found = -(-rows // count)
+    return found if isinstance(rows, np.ndarray) else int(found)
 
 
 def fits(part: Part, rows: int, target: int) -> bool:
     """Whether a part that was found by its content also has the batches that this target gives it."""
-    return part.batches[0].rows == batch_rows(rows, part.raw_bytes, target)
+    return bool(part.batches[0].rows == batch_rows(rows, part.raw_bytes, target))
 
 
 def raw_size(chunks: Sequence[pa.RecordBatch]) -> int:
@@ -122,13 +119,16 @@ def raw_size(chunks: Sequence[pa.RecordBatch]) -> int:
 
 
 def choose_codec(chunks: Sequence[pa.RecordBatch]) -> str:
-    """The codec for a part of these rows: "zstd" where a sample gets smaller by at least 15 %, else "none"."""
-    rows = _Rows(chunks)
-    window = max(1, min(rows.count, _SAMPLE * rows.count // max(1, raw_size(chunks))))
+    """The codec for a part of these rows: "zstd" if a sample gets smaller by at least 15 %, else "none"."""
+    return _codec(_Rows(chunks), raw_size(chunks))
+
+
+def _codec(rows: _Rows, raw_bytes: int) -> str:
+    window = max(1, min(rows.count, _SAMPLE * rows.count // max(1, raw_bytes)))
     starts = sorted({0, (rows.count - window) // 2, rows.count - window})
     samples = [rows.batch(start, window) for start in starts]
     plain, packed = (_stream_size(rows.schema, samples, codec) for codec in ("none", "zstd"))
-    return "zstd" if packed <= (1 - _SAVING) * plain else "none"
+    return "zstd" if 100 * packed <= (100 - _SAVING) * plain else "none"
 
 
 def encode_part(
@@ -137,13 +137,13 @@ def encode_part(
     """Write the rows of `chunks` (stored schema, only this part's columns) to `sink` as one part.
 
     The bytes depend on the values alone, not on chunks, slices or what lies under nulls. They are hashed and
-    written batch by batch; beyond the input, memory holds one batch. `content` is the columns' content digest.
+    written batch by batch; memory holds one batch beyond the input. `content` is the columns' content digest.
     """
     rows = _Rows(chunks)
     if not rows.count or not rows.schema.names:
         raise ValueError("a part has at least one row and one column")
     raw = raw_size(chunks)
-    codec = codec or choose_codec(chunks)
+    codec = codec or _codec(rows, raw)
     size = batch_rows(rows.count, raw, target)
     writer = _Writer(rows.schema, codec, sink)
     for start in range(0, rows.count, size):
@@ -175,7 +175,7 @@ class _Rows:
 
 
 class _Tap:
-    """A file that keeps references to what Arrow writes, so that it is hashed and passed on without a copy."""
+    """A file that keeps references to what Arrow writes, to be hashed and passed on without a copy."""
 
     closed = False
 
@@ -260,7 +260,9 @@ def _split(pieces: list[Any]) -> tuple[bytes, list[Any]]:
 def _options(codec: str) -> pa.ipc.IpcWriteOptions:
     if codec not in ("none", "zstd"):
         raise ValueError(f"codec {codec!r} is neither 'none' nor 'zstd'")
-    return pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1) if codec == "zstd" else None)
+    return pa.ipc.IpcWriteOptions(
+        compression=pa.Codec("zstd", compression_level=1) if codec == "zstd" else None
+    )
 
 
 def _stream_size(schema: pa.Schema, batches: Sequence[pa.RecordBatch], codec: str) -> int:

@@ -1,4 +1,4 @@
-"""Segments: runs of a manifest's rows as Parquet, one row per shard. Shards to bytes and back, and where to cut.
+"""Segments: runs of a manifest's rows as Parquet, one row per shard. Their bytes, and where they are cut.
 
 The bytes depend on the shards and the schema alone. Row groups are small, so that one shard of a million is
 found without decoding thousands, and digests are never dictionary-encoded. What a reader decodes is checked
@@ -178,7 +178,9 @@ def _encode_parts(parts: Sequence[Part]) -> pa.Array:
 
 def _encode_batches(batches: Sequence[Batch]) -> pa.Array:
     numbers = [pa.array([getattr(b, field.name) for b in batches], field.type) for field in list(BATCH)[:4]]
-    return pa.StructArray.from_arrays([*numbers, _octets(b"".join(b.check for b in batches), 8)], fields=list(BATCH))
+    return pa.StructArray.from_arrays(
+        [*numbers, _octets(b"".join(b.check for b in batches), 8)], fields=list(BATCH)
+    )
 
 
 def _octets(data: bytes, width: int) -> pa.Array:
@@ -190,7 +192,9 @@ def _encode_stats(shards: Sequence[Shard], type_: pa.DataType) -> pa.Array:
     columns = []
     for column in type_:
         found = [shard.stats.get(column.name, unknown) for shard in shards]
-        members = [_array([getattr(one, member.name) for one in found], member.type) for member in column.type]
+        members = [
+            _array([getattr(one, member.name) for one in found], member.type) for member in column.type
+        ]
         columns.append(pa.StructArray.from_arrays(members, fields=list(column.type)))
     return pa.StructArray.from_arrays(columns, fields=list(type_))
 
@@ -255,7 +259,9 @@ def _check_file(file: pq.ParquetFile, ref: SegmentRef, columns: Sequence[str] | 
     """That this is a segment of so many shards, and that reading it costs what a segment may cost."""
     metadata = file.metadata
     if metadata.num_rows != ref.shards or ref.shards > SEGMENT_SHARDS:
-        raise ValueError(f"{metadata.num_rows:,} shards instead of {ref.shards:,}, of at most {SEGMENT_SHARDS:,}")
+        raise ValueError(
+            f"{metadata.num_rows:,} shards instead of {ref.shards:,}, of at most {SEGMENT_SHARDS:,}"
+        )
     unpacked = 0
     for group in range(metadata.num_row_groups):
         for leaf in range(metadata.num_columns):
@@ -299,7 +305,9 @@ def _present(wanted: pa.DataType, found: pa.DataType) -> pa.DataType:
     """The type that is wanted, without what was not read of it."""
     if pa.types.is_struct(wanted):
         there = [field for field in wanted if found.get_field_index(field.name) >= 0]
-        return pa.struct([field.with_type(_present(field.type, found.field(field.name).type)) for field in there])
+        return pa.struct(
+            [field.with_type(_present(field.type, found.field(field.name).type)) for field in there]
+        )
     if pa.types.is_list(wanted):
         return _list(_present(wanted.value_type, found.value_type))
     return wanted
@@ -308,7 +316,8 @@ def _present(wanted: pa.DataType, found: pa.DataType) -> pa.DataType:
 def group_ends(data: Any) -> np.ndarray:
     """The number of shards up to the end of each row group of a segment."""
     metadata = pq.read_metadata(data if isinstance(data, str) else pa.BufferReader(data))
-    return np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+    ends: np.ndarray = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+    return ends
 
 
 def stats_of(schema: pa.Schema, column: str) -> pa.DataType:
@@ -365,7 +374,15 @@ def _parts(found: pa.StructArray, rows: np.ndarray) -> list[Part]:
     return [
         Part(digest, content, size, raw, codec, tuple(names), tuple(described[start:end]))
         for digest, content, size, raw, codec, names, start, end in zip(
-            digests, contents, sizes.tolist(), raw_sizes.tolist(), codecs, fields, ends[:-1], ends[1:], strict=True
+            digests,
+            contents,
+            sizes.tolist(),
+            raw_sizes.tolist(),
+            codecs,
+            fields,
+            ends[:-1],
+            ends[1:],
+            strict=True,
         )
     ]
 
@@ -379,12 +396,18 @@ def _check_batches(
     sizes: np.ndarray,
     rows: np.ndarray,
 ) -> None:
-    """That batches lie in their files, and that those of a part are equal but for the last and add up to its rows."""
+    """That batches lie in their files, and that a part's are alike but for the last and have its rows."""
     number = np.diff(ends)
     if (number < 1).any():
         raise ValueError("a part without batches")
     room = np.repeat(sizes, number)
-    inside = (offsets >= 8) & (metas >= 8) & (lengths >= 0) & (offsets <= room) & (lengths <= room - offsets - metas)
+    inside = (
+        (offsets >= 8)
+        & (metas >= 8)
+        & (lengths >= 0)
+        & (offsets <= room)
+        & (lengths <= room - offsets - metas)
+    )
     if not inside.all():
         raise ValueError("a record batch outside its file")
     usual = np.repeat(counts[ends[:-1]], number)
@@ -399,8 +422,8 @@ def _check_batches(
 
 def _ends(lists: pa.Array) -> np.ndarray:
     """Where each list ends among the items of all, with a zero before."""
-    offsets = lists.offsets.to_numpy()
-    return offsets - offsets[0]
+    offsets: np.ndarray = lists.offsets.to_numpy()
+    return offsets - int(offsets[0])
 
 
 def _refuse_nulls(lists: pa.Array) -> None:
@@ -425,7 +448,10 @@ def _stats(column: pa.ChunkedArray) -> list[dict[str, ColumnStats]]:
     found = column.combine_chunks()
     names = [field.name for field in found.type]
     columns = [
-        [ColumnStats(*members) for members in zip(*(_values(member) for member in child.flatten()), strict=True)]
+        [
+            ColumnStats(*members)
+            for members in zip(*(_values(member) for member in child.flatten()), strict=True)
+        ]
         for child in found.flatten()
     ]
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)] or [{}] * len(found)

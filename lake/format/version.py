@@ -24,8 +24,9 @@ from lake.format.values import Cuts, SegmentRef, Shard, VersionDocument
 EMPTY_CHAIN = "00" * 32  # the chain of no shards
 
 _FIELDS = (
-    "schema fields rows shards bytes raw_bytes segments cuts key vocab meta recipe chain data needs"
-).split()
+    *("schema", "fields", "rows", "shards", "bytes", "raw_bytes", "segments", "cuts"),
+    *("key", "vocab", "meta", "recipe", "chain", "data", "needs"),
+)
 _SEGMENT_FIELDS = ("digest", "rows", "shards", "bytes", "raw_bytes")
 
 
@@ -41,7 +42,12 @@ def chain_step(chain: str, shard: Shard) -> str:
 
 
 def data_digest(
-    schema: pa.Schema, key: str | None, vocab: dict[str, list[Any]], meta: dict[str, Any] | None, recipe: Any, chain: str
+    schema: pa.Schema,
+    key: str | None,
+    vocab: dict[str, list[Any]],
+    meta: dict[str, Any] | None,
+    recipe: Any,
+    chain: str,
 ) -> str:
     """The digest of a version's logical content: the `data` of its document."""
     return sha256_hex(
@@ -95,7 +101,9 @@ def decode_version(data: bytes, version: str, *, writing: bool = False) -> Versi
     """
     what = f"version {version[:12]}"
     if version_id(data) != version:
-        raise IntegrityError(f"{what}: its document differs from its id (sha256 {version_id(data)[:12]})", digest=version)
+        raise IntegrityError(
+            f"{what}: its document differs from its id (sha256 {version_id(data)[:12]})", digest=version
+        )
     document = parse(data, what)
     check_needs(document.get("needs", NO_NEEDS), what, writing=writing)
     check_fields(document, _FIELDS, what, writing=writing)
@@ -162,9 +170,7 @@ def _text(data: bytes) -> str:
 
 
 def _encode_vocab(vocab: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    return {
-        name: [_encode_value(value) for value in values] for name, values in vocab.items()
-    }
+    return {name: [_encode_value(value) for value in values] for name, values in vocab.items()}
 
 
 def _decode_vocab(schema: pa.Schema, vocab: dict[str, list[Any]]) -> dict[str, list[Any]]:

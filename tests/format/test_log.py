@@ -125,7 +125,9 @@ def test_readers_skip_what_they_do_not_know_and_writers_refuse_it():
 
 def test_an_entry_that_needs_a_newer_reader_is_refused():
     """It says so itself."""
-    data = encode_entry(replace(ENTRY, needs={"read": [], "write": []})).replace(b'"read":[]', b'"read":["x"]')
+    data = encode_entry(replace(ENTRY, needs={"read": [], "write": []})).replace(
+        b'"read":[]', b'"read":["x"]'
+    )
     with pytest.raises(FormatError, match="needs x"):
         decode_entry(data, "x")
 

@@ -24,7 +24,8 @@ dataset_names = st.lists(good_parts, min_size=1, max_size=3).map("/".join).filte
 
 
 @pytest.mark.parametrize(
-    "name", ["birds", "a", "A.b_c-d", "2026", "a/b/c", "x" * 80, "/".join(["y" * 66] * 3), "com10", "logs", "con-1"]
+    "name",
+    ["birds", "a", "A.b_c-d", "2026", "a/b/c", "x" * 80, "/".join(["y" * 66] * 3), "com10", "logs", "con-1"],
 )
 def test_ordinary_names_are_names(name):
     """Letters, digits, dots, underscores and hyphens, in parts, up to the limits."""
@@ -84,7 +85,9 @@ def test_a_name_that_is_no_text_is_a_type_error():
         check_tag(1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("tag", ["v1", "v1.0", "1", "1234567", "release-2026", "beef", "2026", "20261", "2026-1"])
+@pytest.mark.parametrize(
+    "tag", ["v1", "v1.0", "1", "1234567", "release-2026", "beef", "2026", "20261", "2026-1"]
+)
 def test_ordinary_tags_are_tags(tag):
     """Short numbers and words, even hexadecimal ones, cannot be taken for anything else."""
     assert check_tag(tag) == tag
@@ -92,7 +95,20 @@ def test_ordinary_tags_are_tags(tag):
 
 @pytest.mark.parametrize(
     "tag",
-    ["", "a/b", "head", "#3", "deadbeef", "DEADBEEF", "0" * 64, "2026-11-01", "2026-11", "2026-W45", "2026-11-01T12", "v1.lock"],
+    [
+        "",
+        "a/b",
+        "head",
+        "#3",
+        "deadbeef",
+        "DEADBEEF",
+        "0" * 64,
+        "2026-11-01",
+        "2026-11",
+        "2026-W45",
+        "2026-11-01T12",
+        "v1.lock",
+    ],
 )
 def test_tags_that_look_like_other_references_are_refused(tag):
     """`name@...` must mean one thing."""
@@ -137,7 +153,15 @@ def test_every_key_is_read_back_as_what_it_names(data, name, digest, generation)
 def test_changing_any_character_of_a_key_never_gives_another_object_of_the_same_name(name, digest):
     """What is not spelled exactly as lake spells it is foreign, and gc leaves it alone."""
     for key in (names.part_key(digest, 1), names.version_key(name, digest), names.log_key(name, 3)):
-        for mangled in (key + " ", key + "/", "/" + key, key + "\n", key.replace("/", "//"), key + ".bak", "x/" + key):
+        for mangled in (
+            key + " ",
+            key + "/",
+            "/" + key,
+            key + "\n",
+            key.replace("/", "//"),
+            key + ".bak",
+            "x/" + key,
+        ):
             assert parse_key(mangled) is None
 
 
