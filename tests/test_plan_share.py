@@ -86,6 +86,22 @@ def test_all_rounds_but_the_last_are_full(
         assert {1} <= set(itertools.chain.from_iterable(counts)) <= {1, 2}
 
 
+def test_the_last_rounds_are_cut_level() -> None:
+    """Every small case of "split": the sizes of the rounds after the full ones, largest first, as divided."""
+    for rows, size, world in itertools.product(range(1, 30), range(2, 5), range(1, 6)):
+        full, left = divmod(rows, size * world)
+        if rows < world or not left:
+            continue
+        rounds = 1 if left >= world else 2
+        together, slots = left + (rounds - 1) * size * world, rounds * world
+        level = [together // slots + (slot < together % slots) for slot in range(slots)]
+
+        shares = all_shares(rows, size, (world, 1))
+
+        assert [len(share) for share in shares] == [full + 1] * world
+        assert [share[i].rows for i in range(full + 1 - rounds, full + 1) for share in shares] == level
+
+
 @given(rows_, sizes, worlds(), partitions_, st.sampled_from(EVENS))
 def test_rounds_take_what_the_docs_say(
     rows: int, size: int, world: tuple[int, int], partitions: int, even: Even
