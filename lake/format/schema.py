@@ -132,7 +132,8 @@ def conform(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
             be. It has the attributes `column` and `row` (the first, in the batch; None if not about values).
     """
     _check_names(batch.schema)
-    if unknown := [name for name in batch.schema.names if name not in stored.names]:
+    known = set(stored.names)
+    if unknown := [name for name in batch.schema.names if name not in known]:
         raise _schema_error(f"column {unknown[0]!r} is not in the schema", unknown[0])
     return pa.RecordBatch.from_arrays([_conform_column(batch, field) for field in stored], schema=stored)
 
@@ -143,19 +144,24 @@ def _conform_column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         _check_absent(field)
         return pa.nulls(batch.num_rows, field.type)
     column = batch.column(index)
+    if not column.type.equals(field.type, check_metadata=True):
+        column = _cast_column(column, field)
+    valid = None if field.nullable else arrays.mask(column)
+    if valid is not None:
+        row = int(valid.argmin())
+        raise _schema_error(f"column {field.name!r}, row {row}: null, but declared not null", field.name, row)
+    return column
+
+
+def _cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
     _check_castable(column.type, field)
     try:
-        result = cast(column, field.type)
+        return cast(column, field.type)
     except pa.ArrowInvalid as error:
         row = first_misfit(column, field.type)
         shown = f"{str(column[row])[:60]} ({canonical_type(column.type)})"
         text = f"column {field.name!r}, row {row}: {shown} does not fit {canonical_type(field)}: {error}"
         raise _schema_error(text, field.name, row) from error
-    valid = None if field.nullable else arrays.mask(result)
-    if valid is not None:
-        row = int(valid.argmin())
-        raise _schema_error(f"column {field.name!r}, row {row}: null, but declared not null", field.name, row)
-    return result
 
 
 def _check_castable(given: pa.DataType, field: pa.Field) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -85,10 +86,26 @@ def column_stats(chunks: Sequence[pa.Array], type_: pa.DataType) -> ColumnStats:
     nulls = sum(chunk.null_count for chunk in chunks)
     if not is_bounded(type_):
         return ColumnStats(nulls=nulls)
-    found = [column for column in (_comparable(chunk) for chunk in chunks) if column.null_count < len(column)]
-    nans = sum(pc.sum(pc.is_nan(column)).as_py() for column in found) if pa.types.is_floating(type_) else 0
-    bounds = [pc.min_max(column) for column in found]
-    return ColumnStats(*_bounds(bounds, type_), nulls=nulls, nans=nans)
+    if pa.types.is_floating(type_):
+        return _float_stats(chunks, nulls)
+    found = [pc.min_max(_comparable(chunk)) for chunk in chunks if chunk.null_count < len(chunk)]
+    return ColumnStats(*_bounds(found, type_), nulls=nulls, nans=0)
+
+
+def _float_stats(chunks: Sequence[pa.Array], nulls: int) -> ColumnStats:
+    lows, highs, nans = [], [], 0
+    for chunk in chunks:
+        values = arrays.plain(chunk).drop_null().to_numpy()
+        if len(values) and np.isnan(values.min()):
+            numbers = values[~np.isnan(values)]
+            nans += len(values) - len(numbers)
+            values = numbers
+        if len(values):
+            lows.append(float(values.min()))
+            highs.append(float(values.max()))
+    if not lows:
+        return ColumnStats(nulls=nulls, nans=nans)
+    return ColumnStats(min(lows) or -0.0, max(highs) or 0.0, nulls, nans)
 
 
 def _comparable(array: pa.Array) -> pa.Array:
@@ -97,8 +114,6 @@ def _comparable(array: pa.Array) -> pa.Array:
     type_ = array.type
     if _is_moment(type_):
         return array.view(pa.int32() if type_.bit_width == 32 else pa.int64())
-    if pa.types.is_float16(type_):
-        return array.cast(pa.float32())
     if pa.types.is_decimal(type_) and type_.bit_width < 128:
         return array.cast(pa.decimal128(type_.precision, type_.scale))
     if arrays.is_text(type_):
@@ -107,15 +122,9 @@ def _comparable(array: pa.Array) -> pa.Array:
 
 
 def _bounds(found: Sequence[pa.Scalar], type_: pa.DataType) -> tuple[Any, Any]:
-    lows = [bound["min"].as_py() for bound in found]
-    highs = [bound["max"].as_py() for bound in found]
-    if pa.types.is_floating(type_):
-        lows, highs = [x for x in lows if x == x], [x for x in highs if x == x]
-    if not lows:
+    if not found:
         return None, None
-    low, high = min(lows), max(highs)
-    if pa.types.is_floating(type_):
-        return low or -0.0, high or 0.0
+    low, high = min(bound["min"].as_py() for bound in found), max(bound["max"].as_py() for bound in found)
     if arrays.is_text(type_):
         return _text_bounds(low, high)
     if _is_moment(type_):
