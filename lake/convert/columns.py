@@ -168,7 +168,8 @@ def _infer_list(values: Sequence[Any]) -> pa.DataType:
 def _infer_dict(values: Sequence[Any]) -> pa.DataType:
     names = dict.fromkeys(chain.from_iterable(filter(None, values)))
     _check_names(names)
-    return pa.struct([tensors.marked(pa.field(name, infer(_child(values, name)))) for name in names])
+    fields = [tensors.marked(pa.field(name, infer(_child(values, name)))) for name in sorted(names)]
+    return pa.struct(fields)  # sorted: the order of a dict's names is no part of its value
 
 
 def _infer_array(values: Sequence[Any]) -> pa.DataType:
