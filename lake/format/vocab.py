@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lake.errors import SchemaError
 from lake.format import arrays
 from lake.format.casts import cast
+from lake.format.content import value_digest
 from lake.format.schema import canonical_schema
 from lake.format.types import canonical_type
 
@@ -71,13 +72,13 @@ class _Column:
         if not isinstance(column.type, pa.DictionaryType):
             self._ordered = False
             self._take(arrays.plain(column).unique())
-        elif self._taken is None or not self._taken.equals(column.dictionary):
+        elif self._taken is None or not _same(self._taken, column.dictionary):
             self._taken = column.dictionary
             self._take(column.dictionary)
 
     def _take(self, given: pa.Array) -> None:
         shorter, longer = sorted((self._found, self._distinct(given)), key=len)
-        self._ordered = self._ordered and longer.slice(0, len(shorter)).equals(shorter)
+        self._ordered = self._ordered and _same(longer.slice(0, len(shorter)), shorter)
         self._found = longer if self._ordered else pc.unique(pa.concat_arrays([shorter, longer]))
         new = self._new()
         if self._closed and len(new):
@@ -100,6 +101,11 @@ class _Column:
     def finish(self) -> pa.Array:
         new = self._new()
         return pa.concat_arrays([self._base, new if self._ordered else new.take(pc.array_sort_indices(new))])
+
+
+def _same(one: pa.Array, other: pa.Array) -> bool:
+    """Whether the values are the same, NaN included."""
+    return bool(one.type == other.type) and value_digest([one]) == value_digest([other])
 
 
 def values(vocab: Sequence[Any], type_: pa.DataType) -> pa.Array:
