@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.cache import Cache, Reservation, Sink, groups, index
+from lake.cache import Cache, Reservation, Sink, groups, index, shelf
 from lake.cache import cache as cache_module
 from lake.cache import sink as sink_module
 from lake.errors import BudgetError, ConfigError, FormatError, IntegrityError, StoreError
@@ -261,7 +261,7 @@ def test_files_of_an_earlier_boot_are_verified_once_more(
         tear(root)
     if damaged:
         flip(the_file(root), hide=True)
-    for module in (index, cache_module):
+    for module in (index, shelf):
         monkeypatch.setattr(module, "BOOT", "the next boot")
     cache = make()
 

@@ -94,7 +94,7 @@ def test_what_was_promised_or_is_needed_sooner_stays_and_the_rest_may_go(
 def test_the_order_is_unneeded_then_used_then_needed_last(
     drawn: tuple[Group, list[list[tuple[str, int]]]], used: list[int]
 ) -> None:
-    """Least recently used among what no plan needs; newest first among what is used up; latest first among the rest."""
+    """Least recently used, where no plan needs it; newest first, if it is used up; latest first, of the rest."""
     group, epochs = drawn
     order, free = cached(DIGESTS, [5] * 8, [float(u) for u in used], [group])
 
@@ -136,7 +136,7 @@ def test_a_file_may_wait_only_where_plans_alone_ask_for_it_and_beyond_their_wind
 ) -> None:
     group = Group((Needs.of([(name, 10) for name in DIGESTS[:4]]),), 0, 20)
 
-    assert horizon(prefix(DIGESTS[digest]), 10, [group]) == expected
+    assert horizon(DIGESTS[digest], 10, [group]) == expected
 
 
 def test_needs_of_a_million_files_answer_in_one_go() -> None:

@@ -11,8 +11,9 @@ True
 """
 
 from lake.cache.cache import Cache, Counters, Entry
+from lake.cache.eviction import Needs
 from lake.cache.groups import Reservation
 from lake.cache.lease import Lease
 from lake.cache.sink import Sink
 
-__all__ = ["Cache", "Counters", "Entry", "Lease", "Reservation", "Sink"]
+__all__ = ["Cache", "Counters", "Entry", "Lease", "Needs", "Reservation", "Sink"]

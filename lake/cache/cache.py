@@ -1,9 +1,9 @@
-"""Content-addressed files in one directory, within a budget at every moment, shared by all processes of a machine.
+"""Content-addressed files in one directory, within a budget at every moment, for all processes of a machine.
 
-No daemon, no named shared memory, nothing to clean up by hand. Space is admitted before the first byte is written; one
-process fetches what many want; what a scan was promised stays until it has used it. Whoever is killed takes its leases,
-downloads and reservations with it, because all of them are holds of the kernel's (`lake.cache.holds`).
-Nothing that the cache did not write is ever deleted.
+No daemon, no named shared memory, nothing to clean up by hand. Space is admitted before the first byte is
+written; one process fetches what many want; what a scan was promised stays until it has used it. Whoever is
+killed takes its leases, downloads and reservations with it, because all of them are holds that the kernel
+keeps (`lake.cache.holds`). Nothing that the cache did not write is ever deleted.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-import xxhash
-
 from lake import _os
 from lake.cache import eviction, holds, index
 from lake.cache.eviction import Needs
 from lake.cache.groups import Groups, Reservation
 from lake.cache.home import BLOCK, OPEN, STORED, Home
-from lake.cache.index import BOOT, DOCUMENT, DOOMED, LAYOUTS, Index
+from lake.cache.index import DOCUMENT, DOOMED, LAYOUTS, Index
 from lake.cache.lease import Lease
 from lake.cache.room import Room, unlink
+from lake.cache.shelf import Shelf
 from lake.cache.sink import Sink
 from lake.config import format_bytes
 from lake.errors import IntegrityError, StoreError
 
 FETCHES: Final = 3  # of bytes that turn out not to be what their digest says
 _CROWDED_SECONDS: Final = 1.0
-_HASH_CHUNK: Final = 1 << 20
 
 Found = TypeVar("Found")
 
@@ -62,7 +60,7 @@ class Counters:
 
 
 class Cache:
-    """The cache in one directory. Any number of threads and processes may use it at once; it pickles as its arguments.
+    """The cache in one directory, for any number of threads and processes at once; pickles as its arguments.
 
     `budget`: bytes, None for no limit, or "auto": half of what the disk would have free without this cache.
     `wait`: seconds until an admission or a reservation gives up with `BudgetError`.
@@ -80,16 +78,14 @@ class Cache:
         self._home = Home(self.root)
         self._index = Index(self._home)
         self._groups = Groups(self._home, self._index)
+        self._shelf = Shelf(self._home, self._index)
         self._room = Room(self._home, self._index, self._groups)
         self._tally = dict.fromkeys(Counters.__dataclass_fields__.keys() - {"evicted"}, 0)
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[int, int, int]] = {}  # key -> what the verified file looks like
         self._fetched: set[int] = set()
         self._looked: tuple[float, bool] = (0.0, False)
         holds.at_fork(self)
-        self._index.read(
-            "select count(*) from files"
-        )  # all of it: if it is damaged, it is better made anew now
+        self._index.read("select count(*) from files")  # all of it: what is damaged is made anew now
         with self._index.write() as connection:
             self._room.reap(connection, thorough=True)
             used = index.total(connection)
@@ -136,7 +132,12 @@ class Cache:
         rows = self._index.read("select key, layout, bytes from files where whole = 1")
         counts = holds.counts()
         return [
-            Entry(key[:64], LAYOUTS[STORED] if layout == DOOMED else layout, size, self._leases(key, counts))
+            Entry(
+                key[:64],
+                LAYOUTS[STORED] if layout == DOOMED else layout,
+                size,
+                self._shelf.leases(key, counts),
+            )
             for key, layout, size in rows
         ]
 
@@ -148,11 +149,11 @@ class Cache:
         Raises:
             IntegrityError: what `fetch` gave has another digest, three times.
         """
-        found = self._flight(digest, lambda: self._read_blob(digest))
+        found = self._flight(digest, lambda: self._document(digest))
         if not isinstance(found, holds.Hold):
             return found
         with self._landing(digest, found):
-            again = self._read_blob(digest)  # another may have kept it since we looked
+            again = self._document(digest)  # another may have kept it since we looked
             if again is not None:
                 return again
             for _ in range(FETCHES):
@@ -167,8 +168,8 @@ class Cache:
     def file(self, digest: str, size: int, fetch: Callable[[Sink], object]) -> Lease:
         """A lease on the file named `digest`, open where it is kept open, else as stored.
 
-        `fetch(sink)` writes all `size` bytes, in one process of the machine; others wait for it, and one of them takes
-        over if it is killed.
+        `fetch(sink)` writes all `size` bytes, in one process of the machine; others wait for it, and one of
+        them takes over if it is killed.
 
         Raises:
             IntegrityError: what `fetch` wrote has another digest, three times.
@@ -185,36 +186,37 @@ class Cache:
         return self._get(digest, OPEN, size, build, accept=(OPEN,))
 
     def block(self, name: str, size: int, build: Callable[[Sink], object]) -> Lease:
-        """A lease on a file that lives only as long as it is leased: built once, mapped by many, never verified again.
+        """A lease on a file that lives only as long as it is leased: built once, mapped by many.
 
-        `name` is any text that says what is in it.
+        `name` is any text that says what is in it. It is a file of this directory all the same: one that is
+        removed before the system writes it back stays in memory, and no crash leaks memory.
         """
         return self._get(hashlib.sha256(name.encode()).hexdigest(), BLOCK, size, build, accept=(BLOCK,))
 
     def peek(self, digest: str) -> Lease | None:
         """A lease on the file if it is whole and verified, in either layout; fetches nothing."""
-        return self._hit(digest + OPEN) or self._hit(digest)
+        return self._hit(digest, (OPEN, STORED))
 
     def discard(self, digest: str) -> None:
-        """Doubt a file: before its next use, in any process, it is verified and, if it is damaged, fetched again."""
-        for key in (digest, digest + OPEN):
-            with contextlib.suppress(OSError):
-                os.utime(self._home.path(key))  # it no longer looks as it did when it was verified
+        """Doubt a file: before its next use, in any process, it is verified, and fetched again if damaged."""
+        self._shelf.doubt(digest)
+        self._shelf.doubt(digest + OPEN)
 
     def reserve(
         self,
         plan: str,
         member: str,
         resident: int,
-        needs: Iterable[tuple[str, int]],
+        needs: Needs | Iterable[tuple[str, int]],
         *,
         epoch: int = 0,
         position: int = 0,
     ) -> Reservation:
         """Room for a scan's resident window of `resident` bytes; waits for it, holding nothing.
 
-        `plan` names what is read: members of one plan read the same `needs`, (digest, bytes) in the order in which they are done with
-        them, and share the room. `member` is what messages call it.
+        `needs`: the files that the epoch uses as (digest, bytes), in the order in which the scan is done with
+        them; a file may come again. Members of one plan have the same needs and share the room. `member` is
+        what messages call this one.
 
         Raises:
             BudgetError: it cannot fit, or has not within `wait` seconds; `holders` are the pids in its way.
@@ -228,7 +230,7 @@ class Cache:
     # --- letting go ---------------------------------------------------------------------------
 
     def clear(self) -> int:
-        """Delete every file that nobody leases, and what killed processes left; the bytes that this freed."""
+        """Delete every file that nobody leases, and what killed processes left; the bytes this freed."""
         with self._index.write() as connection:
             before = index.total(connection)
             self._room.reap(connection, thorough=True)
@@ -237,7 +239,7 @@ class Cache:
             return before - index.total(connection)
 
     def close(self) -> None:
-        """Give up this process's reservations and its connection; leases stay, and the next use opens it again."""
+        """Give up this process's reservations and its connection; leases stay, the next use reopens it."""
         self._groups.close()
         self._index.close()
 
@@ -247,90 +249,49 @@ class Cache:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # --- hits ---------------------------------------------------------------------------------
-
-    def _hit(self, key: str, *, verify: bool = False) -> Lease | None:
-        """A lease on a whole file that looks as it did when it was verified, or with `verify` proves good again."""
-        path = self._home.path(key)
-        try:
-            hold = holds.share(path)
-        except FileNotFoundError:
-            return None
-        if hold is None:
-            return None
-        looks = (hold.stat.st_size, hold.stat.st_mtime_ns, hold.stat.st_ino)
-        if (
-            self._known.get(key) != looks
-            and not self._proven(key, looks)
-            and not (verify and self._verified(key, hold))
-        ):
-            hold.close()
-            return None
-        self._count(hits=1, bytes_hit=looks[0])
-        return self._leased(key, path, hold)
-
-    def _leased(self, key: str, path: str, hold: holds.Hold) -> Lease:
-        self._known[key] = (hold.stat.st_size, hold.stat.st_mtime_ns, hold.stat.st_ino)
-        self._index.touched[key] = time.time()
-        if key.endswith(BLOCK):
-            hold.last_out = path
-        return Lease(Path(path), LAYOUTS[key[64:]], hold)
-
-    def _proven(self, key: str, looks: tuple[int, int, int]) -> bool:
-        rows = self._index.read(
-            "select bytes, mtime, inode, boot from files where key = ? and whole = 1", key
-        )
-        return bool(rows) and rows[0] == (*looks, BOOT)
-
-    def _verified(self, key: str, hold: holds.Hold) -> bool:
-        """Whether the file's bytes are what they were; it is removed if not."""
-        rows = self._index.read("select checksum from files where key = ?", key)
-        expected = {STORED: key, OPEN: rows[0][0] if rows else None}.get(key[64:])
-        good = expected is not None and _checksum(hold.fd, named=len(key) == 64) == expected
-        with self._index.write() as connection:
-            current = _inode(self._home.path(key)) == hold.stat.st_ino
-            if good and current:
-                index.add(connection, key, hold.stat.st_size)
-                index.finish(connection, key, hold.stat, checksum=rows[0][0] if rows else None)
-            elif current:
-                unlink(self._home.path(key))
-                index.remove(connection, key)
-        return good
-
-    def _read_blob(self, digest: str) -> bytes | None:
-        """The document if it is kept and good. It needs no lease: what has this digest is it, gone or not."""
-        try:
-            data = Path(self._home.path(digest)).read_bytes()
-        except FileNotFoundError:
-            return None
-        if hashlib.sha256(data).hexdigest() != digest:
-            return None
-        self._index.touched[digest] = time.time()
-        self._count(hits=1, bytes_hit=len(data))
-        return data
-
     # --- misses -------------------------------------------------------------------------------
 
     def _get(
         self, digest: str, layout: str, size: int, fill: Callable[[Sink], object], *, accept: tuple[str, ...]
     ) -> Lease:
         key = digest + layout
-        found = self._flight(key, lambda: self._first_hit(digest, accept))
+        found = self._flight(key, lambda: self._hit(digest, accept))
         if isinstance(found, Lease):
             return found
         with self._landing(key, found):
-            lease = self._first_hit(digest, accept, verify=True)  # another may have landed it since we looked
+            lease = self._verified(digest, accept, key)  # it may also have landed since we looked
             if lease is None:
                 self._room.admit(key, size, self.wait)
                 lease = self._fill(key, size, fill)
             return lease
 
-    def _first_hit(self, digest: str, layouts: tuple[str, ...], *, verify: bool = False) -> Lease | None:
+    def _hit(self, digest: str, layouts: tuple[str, ...]) -> Lease | None:
         for layout in layouts:
-            lease = self._hit(digest + layout, verify=verify)
+            lease = self._shelf.lease(digest + layout)
             if lease is not None:
+                self._count(hits=1, bytes_hit=lease.size)
                 return lease
         return None
+
+    def _verified(self, digest: str, layouts: tuple[str, ...], mine: str) -> Lease | None:
+        """The first of the layouts that is there and right, where we have the right to write `mine`."""
+        for key in (digest + layout for layout in layouts):
+            if key == mine:
+                lease = self._shelf.lease(key, verify=True)
+            else:
+                hold = holds.take(self._home.lock(key), exclusive=True, create=True)
+                with self._landing(key, hold) if hold else contextlib.nullcontext():
+                    lease = self._shelf.lease(key, verify=hold is not None)
+            if lease is not None:
+                self._count(hits=1, bytes_hit=lease.size)
+                return lease
+        return None
+
+    def _document(self, digest: str) -> bytes | None:
+        data = self._shelf.document(digest)
+        if data is not None:
+            self._count(hits=1, bytes_hit=len(data))
+        return data
 
     def _flight(self, key: str, look: Callable[[], Found | None]) -> Found | holds.Hold:
         """What `look` finds, or else the sole right to write the file, whichever comes first."""
@@ -374,9 +335,7 @@ class Cache:
                 length, checksum = sink.checksum()
                 self._count(bytes_fetched=length)
                 if length != sink.stat().st_size:
-                    raise ValueError(
-                        f"{key}: nothing was written from byte {length} on, but something beyond"
-                    )
+                    raise ValueError(f"{key}: nothing was written from byte {length} on, only beyond")
                 if len(key) > 64 or checksum == key:
                     self._missed(key)
                     return self._publish(key, sink, checksum)
@@ -386,24 +345,33 @@ class Cache:
 
     def _publish(self, key: str, sink: Sink, checksum: str) -> Lease:
         """Put a verified file where everybody finds it."""
-        path = self._home.path(key)
         with self._index.write() as connection:
             if len(key) == 64 and index.keys(connection, "key = ? and whole = 1", key + OPEN):
-                lease = self._hit(key + OPEN)
+                lease = self._shelf.lease(key + OPEN)
                 if lease is not None:  # it was opened meanwhile: never both
                     unlink(self._home.flight(key))
                     index.remove(connection, key)
                     return lease
-            _move(self._home.flight(key), path)
+            self._move(key)
+            index.add(connection, key, sink.size)  # in case the index was lost meanwhile
             index.finish(connection, key, sink.stat(), checksum=checksum)
             if key.endswith(OPEN) and not self._room.drop(connection, key[:64]):
                 connection.execute(
                     "update files set layout = ? where key = ? and whole = 1", (DOOMED, key[:64])
                 )
-            hold = holds.share(path)
+            hold = holds.share(self._home.path(key))
         if hold is None:
-            raise StoreError(f"{path}: another process excludes all others from it", retryable=True)
-        return self._leased(key, path, hold)
+            raise StoreError(f"{key}: another process keeps all others from it", retryable=True)
+        return self._shelf.landed(key, hold)
+
+    def _move(self, key: str) -> None:
+        source, target = self._home.flight(key), Path(self._home.path(key))
+        try:
+            target.parent.mkdir(exist_ok=True)
+            os.replace(source, target)  # noqa: PTH105
+        except FileNotFoundError as error:
+            message = f"{self.root} was removed while {key[:12]} was written to it: repeat the call"
+            raise StoreError(message, retryable=True) from error
 
     def _keep(self, digest: str, data: bytes) -> None:
         """Keep a document where there is room for it; it is good without that."""
@@ -421,16 +389,6 @@ class Cache:
             self._abandon(digest)
 
     # --- the rest -----------------------------------------------------------------------------
-
-    def _leases(self, key: str, counts: dict[int, int]) -> int:
-        try:
-            hold = holds.take(self._home.path(key), exclusive=True)
-        except FileNotFoundError:
-            return 0
-        if hold is None:
-            return max(1, counts.get(_inode(self._home.path(key)), 0))
-        hold.close()
-        return 0
 
     def _missed(self, key: str) -> None:
         number = eviction.prefix(key)
@@ -458,30 +416,6 @@ def _unpickle(root: str, budget: int | None, wait: float) -> Cache:
 
 def _altered(key: str) -> IntegrityError:
     return IntegrityError(
-        f"the bytes of {key[:12]} differ from its digest after {FETCHES} fetches: the stored copy is damaged",
+        f"{key[:12]} differs from its digest after {FETCHES} fetches: the stored copy is damaged",
         digest=key[:64],
     )
-
-
-def _checksum(fd: int, *, named: bool) -> str:
-    found: Any = hashlib.sha256() if named else xxhash.xxh3_128()
-    start = 0
-    while data := _os.read_at(fd, _HASH_CHUNK, start):
-        found.update(data)
-        start += len(data)
-    return str(found.hexdigest())
-
-
-def _move(source: str, target: str) -> None:
-    try:
-        os.replace(source, target)  # noqa: PTH105
-    except FileNotFoundError:
-        Path(target).parent.mkdir(exist_ok=True)
-        os.replace(source, target)  # noqa: PTH105
-
-
-def _inode(path: str) -> int:
-    try:
-        return os.stat(path).st_ino  # noqa: PTH116
-    except FileNotFoundError:
-        return 0

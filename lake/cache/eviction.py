@@ -1,7 +1,7 @@
 """Which files go first when room is needed: a pure function of what is cached and what the live plans need.
 
-A plan says in which order it uses files. So instead of guessing from the past, as least-recently-used does (and
-on a cyclic scan a little larger than the cache gets every guess wrong), eviction looks ahead:
+A plan says in which order it uses files. So instead of guessing from the past, as least-recently-used does
+(which on a cyclic scan a little larger than the cache gets every guess wrong), eviction looks ahead:
 
 1. what no live plan needs, least recently used first;
 2. what every live plan has already used this epoch, newest first: it comes back last;
@@ -51,8 +51,10 @@ class Needs:
         self._places: Ints = np.sort(which.astype(np.int64) * self._span + np.arange(len(prefixes)))
 
     @classmethod
-    def of(cls, files: Iterable[tuple[str, int]]) -> Needs:
+    def of(cls, files: Needs | Iterable[tuple[str, int]]) -> Needs:
         """From (digest, bytes) pairs."""
+        if isinstance(files, Needs):
+            return files
         pairs = list(files)
         prefixes = np.fromiter((prefix(digest) for digest, _ in pairs), np.uint64, len(pairs))
         return cls(prefixes, np.fromiter((size for _, size in pairs), np.int64, len(pairs)))
@@ -60,8 +62,12 @@ class Needs:
     def __len__(self) -> int:
         return len(self.prefixes)
 
+    def before(self, position: int) -> int:
+        """Bytes of the files before `position`."""
+        return int(self.starts[min(position, len(self))])
+
     def around(self, wanted: Prefixes, position: int) -> tuple[Ints, Ints]:
-        """For each file, where it is used last before `position` and next from there on; -1 where not at all."""
+        """For each file, where it is used last before `position`, and next from there on; -1: not at all."""
         if not len(self):
             nowhere = np.full(len(wanted), -1, np.int64)
             return nowhere, nowhere
@@ -101,12 +107,12 @@ class Group:
         return behind, ahead
 
 
-def horizon(file: int, size: int, groups: Sequence[Group]) -> int:
+def horizon(key: str, size: int, groups: Sequence[Group]) -> int:
     """How many bytes of reading lie before the file is used; -1 if it may not wait.
 
     It may wait where only plans ask for it, and all of them beyond their windows.
     """
-    wanted = np.array([file], np.uint64)
+    wanted = np.array([prefix(key)], np.uint64)
     ahead = [(int(group.uses(wanted)[1][0]), group.resident) for group in groups]
     if any(until != NEVER and until + size <= resident for until, resident in ahead):
         return -1
@@ -124,7 +130,7 @@ def victims(
     horizon: int = -1,
     documents_limit: int = NEVER,
 ) -> tuple[Ints, int]:
-    """Which files may go, as indices in the order in which they should, and how many of these no plan needs again.
+    """Which files may go, as indices in the order in which they should, and how many of them are not needed.
 
     `horizon`: bytes of reading before the newcomer is used; what a plan needs sooner than that stays.
     """

@@ -1,8 +1,8 @@
 """Reservations: what live scans were promised, and where in their epoch they are.
 
-Scans of one plan are a group. It was promised room once, for the window that follows its hindmost member: a file
-stays until every member has passed it. One that is more than the window behind the foremost for `PATIENCE` seconds
-is left behind: it goes on with files that nobody keeps for it. Members end with their process.
+Scans of one plan are a group. It was promised room once, for the window that follows its hindmost member: a
+file stays until every member has passed it. One that is more than the window behind the foremost for
+`PATIENCE` seconds is left behind: nobody keeps files for it any longer. Members end with their process.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -54,7 +54,7 @@ class Groups:
     def __init__(self, home: Home, index: Index) -> None:
         self._home, self._index = home, index
         self._process: tuple[str, holds.Hold] | None = None
-        self._needs: dict[tuple[str, int], Needs] = {}
+        self._needs: dict[int, Needs] = {}  # by their id in the index
         holds.at_fork(self)
 
     # --- joining and going on -----------------------------------------------------------------
@@ -78,8 +78,8 @@ class Groups:
         """
         if budget is not None and resident > budget:
             raise BudgetError(
-                f"{name} keeps {format_bytes(resident)} resident; the cache's budget is {format_bytes(budget)}: "
-                "raise the budget, or read fewer columns or a smaller shuffle_window",
+                f"{name} keeps {format_bytes(resident)} resident; the cache's budget is "
+                f"{format_bytes(budget)}: raise the budget, or read fewer columns or a smaller shuffle_window",
                 needed=resident,
                 budget=budget,
             )
@@ -105,7 +105,7 @@ class Groups:
             self._changed(connection)
 
     def advance(self, member: int, position: int) -> bool:
-        """Whether the member still moves with its group, now that it is done with all files before `position`."""
+        """Whether the member still moves with its group, once it is done with what lies before `position`."""
         with self._index.write() as connection:
             connection.execute("update members set position = ? where id = ?", (position, member))
             rows = _members(connection, "plan = (select plan from members where id = ?)", member)
@@ -118,14 +118,21 @@ class Groups:
         with self._index.write() as connection:
             connection.execute("delete from members where id = ?", (member,))
             self._changed(connection)
+            if self._process and not _members(connection, "process = ?", self._process[0]):
+                self._resign()
 
     def close(self) -> None:
         """End this process's part."""
-        process, self._process = self._process, None
-        if process is not None:
-            with contextlib.suppress(OSError):
-                self._home.member(process[0]).unlink()
-            process[1].close()
+        if self._process is not None and self._home.inode():
+            with self._index.write() as connection:
+                connection.execute("delete from members where process = ?", (self._process[0],))
+                self._changed(connection)
+        self._resign()
+
+    def sweep(self) -> None:
+        """Remove what dead processes held."""
+        for process in self._home.processes():
+            self._dead(process)
 
     # --- looking ------------------------------------------------------------------------------
 
@@ -169,8 +176,7 @@ class Groups:
         now, settled = time.monotonic(), []
         for rows in _by_plan(members).values():
             foremost = max(rows, key=lambda row: row.place)
-            for row in rows:
-                settled.append(self._settle(connection, row, foremost, now))
+            settled += [self._settle(connection, row, foremost, now) for row in rows]
         return settled
 
     def _settle(self, connection: sqlite3.Connection, row: Member, foremost: Member, now: float) -> Member:
@@ -182,28 +188,15 @@ class Groups:
         connection.execute("update members set behind = ?, apart = ? where id = ?", (behind, apart, row.id))
         if apart != row.apart:
             self._changed(connection)
-        return Member(
-            row.id,
-            row.plan,
-            row.name,
-            row.process,
-            row.pid,
-            row.resident,
-            row.epoch,
-            row.position,
-            behind,
-            apart,
-        )
+        return replace(row, behind=behind, apart=apart)
 
     def _distance(self, connection: sqlite3.Connection, row: Member, foremost: Member) -> int:
         """Bytes between a member and the foremost of its group."""
         if row.place == foremost.place:
             return 0
-        here, there = (self._read(connection, m.plan, m.epoch).starts for m in (row, foremost))
-        ends = [
-            int(starts[min(m.position, len(starts) - 1)]) for starts, m in ((here, row), (there, foremost))
-        ]
-        return ends[1] - ends[0] + (int(here[-1]) if row.epoch != foremost.epoch else 0)
+        here, there = (self._read(connection, member.plan, member.epoch) for member in (row, foremost))
+        whole = int(here.starts[-1]) if row.epoch != foremost.epoch else 0
+        return whole + there.before(foremost.position) - here.before(row.position)
 
     def _group(self, connection: sqlite3.Connection, plan: str, rows: list[Member]) -> Group:
         together = [row for row in rows if not row.apart]
@@ -234,10 +227,16 @@ class Groups:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
+    def _resign(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(OSError):
+                self._home.member(process[0]).unlink()
+            process[1].close()
+
     def _me(self) -> str:
-        if (
-            self._process is None or not os.fstat(self._process[1].fd).st_nlink
-        ):  # somebody removed the directory
+        removed = self._process is not None and not os.fstat(self._process[1].fd).st_nlink
+        if self._process is None or removed:
             name = uuid.uuid4().hex
             hold = holds.take(self._home.member(name), exclusive=True, create=True)
             assert hold is not None
@@ -246,39 +245,37 @@ class Groups:
 
     def _put_needs(self, connection: sqlite3.Connection, plan: str, epoch: int, needs: Needs) -> None:
         blobs = needs.prefixes.astype("<u8").tobytes(), needs.sizes.astype("<i8").tobytes()
-        row = connection.execute(
-            "select prefixes, sizes from needs where plan = ? and epoch = ?", (plan, epoch)
-        ).fetchone()
+        query = "select prefixes, sizes from needs where plan = ? and epoch = ?"
+        row = connection.execute(query, (plan, epoch)).fetchone()
         if row is None:
-            connection.execute("insert into needs values (?, ?, ?, ?)", (plan, epoch, *blobs))
+            connection.execute("insert into needs values (null, ?, ?, ?, ?)", (plan, epoch, *blobs))
         elif row != blobs:
             raise ValueError(
                 f"two scans of plan {plan[:12]} need different files in epoch {epoch}: they are not one plan"
             )
-        self._needs[plan, epoch] = needs
 
     def _read(self, connection: sqlite3.Connection, plan: str, epoch: int) -> Needs:
-        needs = self._needs.get((plan, epoch))
-        if needs is None:
-            row = connection.execute(
-                "select prefixes, sizes from needs where plan = ? and epoch = ?", (plan, epoch)
-            ).fetchone()
-            needs = Needs(np.frombuffer(row[0], "<u8"), np.frombuffer(row[1], "<i8"))
-            self._needs[plan, epoch] = needs
-        return needs
+        query = "select id from needs where plan = ? and epoch = ?"
+        number = connection.execute(query, (plan, epoch)).fetchone()[0]
+        if number not in self._needs:
+            query = "select prefixes, sizes from needs where id = ?"
+            prefixes, sizes = connection.execute(query, (number,)).fetchone()
+            live = {found for (found,) in connection.execute("select id from needs")}
+            self._needs = {known: needs for known, needs in self._needs.items() if known in live}
+            self._needs[number] = Needs(np.frombuffer(prefixes, "<u8"), np.frombuffer(sizes, "<i8"))
+        return self._needs[number]
 
     def _changed(self, connection: sqlite3.Connection) -> None:
-        """Needs that no member is in go; others' guesses about what may be evicted are void."""
+        """Needs of epochs that nobody is in go; what processes think may be evicted is void."""
         connection.execute(
-            "delete from needs where not exists (select 1 from members m where m.plan = needs.plan and m.epoch = needs.epoch)"
+            "delete from needs where not exists"
+            " (select 1 from members m where m.plan = needs.plan and m.epoch = needs.epoch)"
         )
-        live = set(connection.execute("select plan, epoch from needs"))
-        self._needs = {key: needs for key, needs in self._needs.items() if key in live}
         connection.execute("update state set generation = generation + 1")
 
 
 class Reservation:
-    """Room in the cache that a scan was promised for its resident window, until it is closed or its process ends."""
+    """Room that a scan was promised for its resident window, until it is closed or its process ends."""
 
     def __init__(self, groups: Groups, member: int, plan: str, epoch: int) -> None:
         self._groups, self._member, self._plan = groups, member, plan
@@ -287,8 +284,8 @@ class Reservation:
         self.epoch = epoch
         self.apart = False  # left behind by its group: what it reads is not kept for it
 
-    def begin(self, epoch: int, needs: Iterable[tuple[str, int]], position: int = 0) -> None:
-        """Go on with another epoch: the files that it uses as (digest, bytes), in the order in which it is done with them."""
+    def begin(self, epoch: int, needs: Needs | Iterable[tuple[str, int]], position: int = 0) -> None:
+        """Go on with another epoch, as `Cache.reserve` began the first."""
         self._check()
         self._groups.begin(self._member, self._plan, epoch, Needs.of(needs), position)
         self.epoch, self.apart = epoch, False
@@ -330,13 +327,11 @@ def no_room(
     """The error of one who waited in vain."""
     assert budget is not None
     pids = tuple(sorted({member.pid for member in members}))
-    others = (
-        ", ".join(f"{member.name} (pid {member.pid})" for member in members)
-        or "no scan, but by batches in use"
-    )
+    names = ", ".join(f"{member.name} (pid {member.pid})" for member in members)
     return BudgetError(
-        f"{name} found no room for {format_bytes(needed)} in the cache within {wait:g} s: of {format_bytes(budget)}, "
-        f"{format_bytes(promised(members))} are promised to {others}; wait for them, or raise the budget",
+        f"{name} found no room for {format_bytes(needed)} in the cache within {wait:g} s: of its budget of "
+        f"{format_bytes(budget)}, {format_bytes(promised(members))} are promised to {names or 'no scan'}, "
+        "and batches in use hold the rest; wait for them, or raise the budget",
         needed=needed,
         budget=budget,
         holders=pids,

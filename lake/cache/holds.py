@@ -27,7 +27,7 @@ _open: dict[int, int] = {}  # descriptor -> id of its Hold
 class Hold:
     """A hold on one file, until it is closed or nothing refers to it any more.
 
-    `stat` is the file's, when the hold was taken. `last_out`: the path to unlink if no other hold is left then.
+    `stat` is the file's, when the hold was taken. `last_out`: the path to unlink if no other hold is left.
     """
 
     __slots__ = ("__weakref__", "fd", "last_out", "stat")
@@ -50,6 +50,12 @@ class Hold:
         with contextlib.suppress(OSError):
             if os.stat(path).st_ino == self.stat.st_ino:  # noqa: PTH116
                 os.unlink(path)  # noqa: PTH108
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
     __del__ = close
 

@@ -28,6 +28,7 @@ BLOCK: Final = ".block"
 
 _KEY: Final = re.compile(r"[0-9a-f]{64}(\.open|\.block)?", re.ASCII)
 _FLIGHT: Final = re.compile(r"([0-9a-f]{64}(?:\.open|\.block)?)(\.lock)?", re.ASCII)
+_PROCESS: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _FORMAT: Final = 1
 _NOBODYS: Final = {"lost+found", ".DS_Store"}
 
@@ -97,14 +98,16 @@ class Home:
         matches = (_FLIGHT.fullmatch(entry.name) for entry in _scan(self.flights))
         return {match[1] for match in matches if match}
 
+    def processes(self) -> list[str]:
+        """Processes that have, or had when they died, reservations."""
+        return [entry.name for entry in _scan(self.members) if _PROCESS.fullmatch(entry.name)]
+
     def _mark(self) -> None:
         names = {entry.name for entry in _scan(self.root)} - _NOBODYS
-        foreign = {
-            name for name in names if not name.startswith(self.marker.name)
-        }  # others may be marking it too
+        foreign = {name for name in names if not name.startswith(self.marker.name)}
         if foreign and not self.marker.exists():
             raise ConfigError(
-                f"{self.root} holds {len(foreign)} things that lake did not put there (such as {min(foreign)!r}); "
+                f"{self.root} holds {len(foreign)} things that no cache put there (like {min(foreign)!r}); "
                 "a cache deletes files, so give it a directory of its own"
             )
         fresh = self.root / f"{self.marker.name}.{os.getpid()}"

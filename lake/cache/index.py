@@ -1,8 +1,9 @@
-"""What the cache's directory holds, as a small SQLite database beside the files; every change is one transaction.
+"""What the cache's directory holds, as a small SQLite database beside the files; a change is a transaction.
 
-A transaction is also the only time at which whole files appear or go, so whoever is inside one sees directory and
-index agree, except for what a killed process left: a row without its file (it went first) or a file without its row.
-Losing the index loses nothing but the knowledge that the files are good: they are found again and checked again.
+A transaction is also the only time at which whole files appear or go, so whoever is inside one sees directory
+and index agree, but for what a killed process left: a row without its file, or a file whose row says that it
+is being written. Nothing here waits for the disk, and losing the index loses no more than the knowledge that
+the files are good: they are found again, and verified again before they are used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Final
 from lake.cache import holds
 from lake.cache.eviction import prefix
 from lake.cache.home import BLOCK, OPEN, STORED, Home
-from lake.errors import StoreError
+from lake.errors import ConfigError, StoreError
 
 LAYOUTS: Final = {STORED: "stored", OPEN: "open", BLOCK: "block"}
 DOCUMENT: Final = "document"  # a stored file that is small and wanted again: a segment, a version
@@ -35,9 +36,9 @@ create table files (
     bytes integer not null,
     prefix integer not null,     -- first 8 bytes of the digest, as a signed number
     whole integer not null,      -- 0: admitted, being written
-    mtime integer,               -- nanoseconds; with the inode, what the file looked like when it was verified
+    mtime integer,               -- nanoseconds; with size and inode, how it looked when it was verified
     inode integer,
-    boot text,                   -- a file of an earlier boot is verified once more: its bytes may not have reached the disk
+    boot text,                   -- when it was verified: its bytes may not have reached the disk since
     checksum text,               -- of files that are not named by their own digest
     used real not null
 ) without rowid;
@@ -67,11 +68,12 @@ create table members (
     apart integer not null       -- 1: it was too long behind; the others go on without it
 );
 create table needs (
+    id integer primary key autoincrement, -- never used again, so that processes may remember them by it
     plan text not null,
     epoch integer not null,
     prefixes blob not null,
     sizes blob not null,
-    primary key (plan, epoch)
+    unique (plan, epoch)
 );
 pragma user_version = 1;
 commit;
@@ -90,7 +92,7 @@ BOOT: Final = boot()
 
 
 class Index:
-    """The index of one cache directory, for all threads of a process; opened when first used, anew after a fork."""
+    """The index of one cache directory, for all threads of a process; opened when used, anew after a fork."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -133,7 +135,9 @@ class Index:
                 self._connection.close()
                 self._connection = None
 
-    # SQLite's locks are the process's, so a child must not even see a connection that was open when it was forked.
+    __del__ = close
+
+    # SQLite's locks are the process's: a child must not even see a connection that was open at the fork.
 
     def before_fork(self) -> None:
         self._lock.acquire()
@@ -192,7 +196,7 @@ class Index:
         return connection
 
     def _survey(self, connection: sqlite3.Connection) -> None:
-        """Count what is really there: once a boot, because nothing here waits for the disk, and after a loss of the index."""
+        """Count what is really there: once a boot, and after a loss of the index."""
         if connection.execute("pragma quick_check(1)").fetchone()[0] != "ok":
             raise _DamagedError("torn")
         connection.execute("begin immediate")
@@ -203,6 +207,8 @@ class Index:
             elif sizes.pop(key) != stat.st_size:
                 connection.execute("update files set bytes = ? where key = ?", (stat.st_size, key))
         connection.executemany("delete from files where key = ?", [(key,) for key in sizes])
+        for key in self._home.flying():
+            add(connection, key, 0)
         connection.execute(
             "update state set boot = ?, bytes = (select coalesce(sum(bytes), 0) from files)", (BOOT,)
         )
@@ -211,8 +217,12 @@ class Index:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         pauses = holds.pauses()
-        while (hold := holds.take(self._home.marker, exclusive=True)) is None:
-            time.sleep(next(pauses))
+        try:
+            while (hold := holds.take(self._home.marker, exclusive=True)) is None:
+                time.sleep(next(pauses))
+        except OSError as error:
+            message = f"{self._home.root} cannot be locked ({error}): give the cache a local disk"
+            raise ConfigError(message) from error
         try:
             yield
         finally:
@@ -225,10 +235,8 @@ class Index:
         except sqlite3.DatabaseError as error:
             if _damaged(error):
                 self._discard()
-                raise StoreError(
-                    f"the cache's index {self._home.index} was damaged ({error}) and is made anew: repeat the call",
-                    retryable=True,
-                ) from error
+                message = f"{self._home.index} was damaged ({error}) and is made anew: repeat the call"
+                raise StoreError(message, retryable=True) from error
             busy = _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
             raise StoreError(f"the cache's index {self._home.index}: {error}", retryable=busy) from error
 
@@ -255,7 +263,7 @@ def _damaged(error: sqlite3.Error) -> bool:
 def add(
     connection: sqlite3.Connection, key: str, size: int, *, layout: str | None = None, whole: bool = False
 ) -> None:
-    """Count a file: one about to be written, or with `whole` one that was found and is yet to be verified."""
+    """Count a file: one about to be written, or with `whole` one that was found and is to be verified."""
     number = prefix(key)
     signed = number - (1 << 64) if number >> 63 else number
     connection.execute(
@@ -269,7 +277,8 @@ def finish(
 ) -> None:
     """A counted file is whole and verified, and looks like `stat`."""
     connection.execute(
-        "update files set whole = 1, bytes = ?, mtime = ?, inode = ?, boot = ?, checksum = ?, used = ? where key = ?",
+        "update files set whole = 1, bytes = ?, mtime = ?, inode = ?, boot = ?, checksum = ?, used = ?"
+        " where key = ?",
         (stat.st_size, stat.st_mtime_ns, stat.st_ino, BOOT, checksum, time.time(), key),
     )
 

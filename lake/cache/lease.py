@@ -25,7 +25,7 @@ class Lease:
         hold = self._held()
         if not self.size:
             return b""
-        # A map keeps a descriptor of its own, which a forked child inherits: so it is not the one that leases.
+        # A map keeps a copy of its descriptor, which a forked child inherits: not of the one that leases.
         with self.path.open("rb") as file:
             mapped = _Map(file.fileno(), self.size, access=ACCESS_READ)
         mapped.hold = hold

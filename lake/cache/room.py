@@ -1,4 +1,4 @@
-"""Room for what is to be written, within the budget at every moment: admission, eviction and what killed processes left.
+"""Room for what is to be written, within the budget at every moment: admission, eviction, clearing up.
 
 Everything here that takes a connection belongs inside a transaction of the index.
 """
@@ -27,7 +27,7 @@ _LOOSE: Final = "whole = 0 or layout in ('block', 'doomed')"  # as the index of 
 
 
 class Room:
-    """The budget of one cache directory, as one process keeps it. `evicted`: files that it deleted to make room."""
+    """The budget of one cache directory, as one process keeps it. `evicted`: files deleted to make room."""
 
     def __init__(self, home: Home, found: Index, groups: Groups) -> None:
         self.budget: int | None = None
@@ -45,7 +45,7 @@ class Room:
         name = f"file {key[:12]}"
         if self.budget is not None and size > self.budget:
             raise BudgetError(
-                f"{name} has {format_bytes(size)}; the cache's budget is {format_bytes(self.budget)}: raise it",
+                f"{name} has {format_bytes(size)}; the cache's budget is {format_bytes(self.budget)}",
                 needed=size,
                 budget=self.budget,
             )
@@ -122,12 +122,8 @@ class Room:
             np.array(used, np.float64),
             np.array(documents, np.bool_),
             groups,
-            horizon=-1
-            if newcomer is None
-            else eviction.horizon(eviction.prefix(newcomer[0]), newcomer[1], groups),
-            documents_limit=eviction.NEVER
-            if self.budget is None
-            else self.budget // eviction.DOCUMENTS_SHARE,
+            horizon=eviction.horizon(*newcomer, groups) if newcomer else -1,
+            documents_limit=(self.budget or eviction.NEVER) // eviction.DOCUMENTS_SHARE,
         )
         self._queue = [keys[i] for i in order[:free][::-1]]
         self._queue_of = (connection.execute("select generation from state").fetchone()[0], time.monotonic())
@@ -148,18 +144,20 @@ class Room:
             hold = holds.take(path, exclusive=True)
             if hold is None:
                 return False
-            unlink(path)
-            hold.close()
+            with hold:
+                unlink(path)
         except FileNotFoundError:
             pass
         index.remove(connection, key)
         return True
 
     def reap(self, connection: sqlite3.Connection, *, thorough: bool = False) -> None:
-        """Remove what killed processes left, blocks that nobody leases, and stored files whose open form is here.
+        """Remove what killed processes left, unleased blocks, and stored files whose open form is here.
 
-        `thorough`: also locks of flights that were never admitted.
+        `thorough`: also what nothing in the index tells of, at the cost of listing two directories.
         """
+        if thorough:
+            self._groups.sweep()
         rows = connection.execute(f"select key, whole from files where {_LOOSE}").fetchall()
         flying = {key for key, whole in rows if not whole}
         for key in {key for key, whole in rows if whole}:
@@ -175,6 +173,10 @@ class Room:
                 return
         except FileNotFoundError:
             hold = None
+        with hold or contextlib.nullcontext():
+            self._clear(connection, key)
+
+    def _clear(self, connection: sqlite3.Connection, key: str) -> None:
         unlink(self._home.flight(key))
         size = _size(self._home.path(key))
         if size is None:
@@ -183,9 +185,7 @@ class Room:
             connection.execute(
                 "update files set whole = 1, bytes = ? where key = ? and whole = 0", (size, key)
             )
-        if hold is not None:
-            unlink(self._home.lock(key))
-            hold.close()
+        unlink(self._home.lock(key))
 
 
 def unlink(path: str) -> None:

@@ -1,4 +1,4 @@
-"""A file of known size while it is written: hashed on the way, by several threads if they like, never over its size.
+"""A file of known size while it is written: hashed on the way, by several threads if they like, never longer.
 
 A full disk is not yet an error: the cache is asked to make room, and the write is repeated.
 """
@@ -94,7 +94,7 @@ class Sink(io.RawIOBase):
         return os.fstat(self._fd)
 
     def release(self) -> None:
-        """Close the file; `close`, which writers of other libraries call when they are done, leaves that to the cache."""
+        """Close the file. `close` does not: libraries that write here call it before the cache is done."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -107,9 +107,10 @@ class Sink(io.RawIOBase):
                 if error.errno not in _FULL:
                     raise StoreError(f"writing {self._path}: {error}") from error
                 if not self._make_room(len(view)):
+                    left = format_bytes(_os.available_disk(self._path))
                     raise StoreError(
-                        f"the disk of {self._path} is full ({format_bytes(_os.available_disk(self._path))} left), and the cache "
-                        "holds nothing more that may go: free some space, or give the cache another directory"
+                        f"the disk of {self._path} is full ({left} left), and nothing in the cache may go: "
+                        "free some space, or give the cache another directory"
                     ) from error
                 continue
             view, start = view[written:], start + written

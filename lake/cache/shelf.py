@@ -1,0 +1,134 @@
+"""The whole files of the cache, as readers meet them: leased only when their bytes are known to be right.
+
+A file was verified when it landed; how it looked then (size, time of change, inode) is in the index. If it
+looks otherwise, or a reader doubts it, or it is of an earlier boot of the machine, it is hashed once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import xxhash
+
+from lake import _os
+from lake.cache import holds, index
+from lake.cache.home import BLOCK, OPEN, Home
+from lake.cache.index import BOOT, LAYOUTS, Index
+from lake.cache.lease import Lease
+from lake.cache.room import unlink
+
+_CHUNK: Final = 1 << 20  # bytes hashed at once
+
+Looks = tuple[int, int, int]  # size, nanoseconds of the last change, inode
+
+
+class Shelf:
+    """The whole files of one cache directory, as one process knows them."""
+
+    def __init__(self, home: Home, found: Index) -> None:
+        self._home, self._index = home, found
+        self._known: dict[str, Looks] = {}
+
+    def lease(self, key: str, *, verify: bool = False) -> Lease | None:
+        """A lease on a file that is known to be right, or with `verify` proves to be; None if there is none.
+
+        Only who holds the right to write the file may verify it: a wrong one is removed.
+        """
+        path = self._home.path(key)
+        try:
+            hold = holds.share(path)
+        except FileNotFoundError:
+            return None
+        if hold is None:
+            return None
+        if not self._proven(key, _looks(hold.stat)) and not (verify and self._verified(key, hold)):
+            hold.close()
+            return None
+        return self.landed(key, hold)
+
+    def landed(self, key: str, hold: holds.Hold) -> Lease:
+        """The lease on a file that was verified just now."""
+        self._known[key] = _looks(hold.stat)
+        self._index.touched[key] = time.time()
+        path = self._home.path(key)
+        if key.endswith(BLOCK):
+            hold.last_out = path
+        return Lease(Path(path), LAYOUTS[key[64:]], hold)
+
+    def document(self, digest: str) -> bytes | None:
+        """A document's bytes, verified. They need no lease: what has this digest is it, evicted or not."""
+        try:
+            data = Path(self._home.path(digest)).read_bytes()
+        except FileNotFoundError:
+            return None
+        if hashlib.sha256(data).hexdigest() != digest:
+            return None
+        self._index.touched[digest] = time.time()
+        return data
+
+    def doubt(self, key: str) -> None:
+        """Have a file verified before its next use, by whatever process."""
+        with contextlib.suppress(OSError):
+            os.utime(self._home.path(key))  # it no longer looks as it did
+
+    def leases(self, key: str, counts: dict[int, int]) -> int:
+        """How many leases there are on a file, given how many the system tells of on each inode."""
+        path = self._home.path(key)
+        try:
+            hold = holds.take(path, exclusive=True)
+        except FileNotFoundError:
+            return 0
+        if hold is None:
+            return max(1, counts.get(_inode(path), 0))
+        hold.close()
+        return 0
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _proven(self, key: str, looks: Looks) -> bool:
+        if self._known.get(key) == looks:
+            return True
+        query = "select bytes, mtime, inode, boot from files where key = ? and whole = 1"
+        return self._index.read(query, key) == [(*looks, BOOT)]
+
+    def _verified(self, key: str, hold: holds.Hold) -> bool:
+        """Whether the bytes are what they were; a file that is wrong goes."""
+        rows = self._index.read("select checksum from files where key = ?", key)
+        named = len(key) == 64
+        expected = key if named else rows[0][0] if rows and key.endswith(OPEN) else None
+        good = expected is not None and _checksum(hold.fd, named=named) == expected
+        with self._index.write() as connection:
+            if _inode(self._home.path(key)) != hold.stat.st_ino:
+                return good
+            if good:
+                index.add(connection, key, hold.stat.st_size)
+                index.finish(connection, key, hold.stat, checksum=expected)
+            else:
+                unlink(self._home.path(key))
+                index.remove(connection, key)
+        return good
+
+
+def _looks(stat: os.stat_result) -> Looks:
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(path).st_ino  # noqa: PTH116
+    except FileNotFoundError:
+        return 0
+
+
+def _checksum(fd: int, *, named: bool) -> str:
+    found: Any = hashlib.sha256() if named else xxhash.xxh3_128()
+    start = 0
+    while data := _os.read_at(fd, _CHUNK, start):
+        found.update(data)
+        start += len(data)
+    return str(found.hexdigest())
