@@ -154,12 +154,13 @@ class SteadyClock:
     The wall clock may be set back, and the boot clock of some systems stops while they sleep.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, boot: Callable[[], float] = boot_clock) -> None:
+        self._wall, self._boot = wall, boot
         self._offset = -inf
 
     def __call__(self) -> float:
-        boot = boot_clock()
-        self._offset = max(self._offset, time.time() - boot)
+        boot = self._boot()
+        self._offset = max(self._offset, self._wall() - boot)
         return boot + self._offset
 
 

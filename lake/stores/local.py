@@ -273,9 +273,13 @@ class LocalStore:
     @contextmanager
     def root_lease(self, *, exclusive: bool = False) -> Iterator[None]:
         path = self._path(LEASE_KEY)
+        how = os.O_RDWR | os.O_CREAT | _os.OPEN_FLAGS
         try:
-            self._make(os.path.dirname(path))
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | _os.OPEN_FLAGS, 0o666)
+            try:
+                fd = os.open(path, how, 0o666)
+            except FileNotFoundError:
+                self._make(os.path.dirname(path))
+                fd = os.open(path, how, 0o666)
         except OSError as error:
             raise self._explained("lease", path, error) from error
         try:

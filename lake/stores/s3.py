@@ -380,8 +380,8 @@ class S3Store:
             renewed = self._renewed(clients) if s3_errors.about_credentials(error) else None
             if renewed is None:
                 raise
-        if isinstance(body := parameters.get("Body"), io.IOBase):
-            body.seek(0)
+        if hasattr(body := parameters.get("Body"), "seek"):
+            body.seek(0)  # type: ignore[union-attr]
         return renewed.call(operation, Bucket=self.bucket, **parameters)
 
     def _connected(self) -> _Clients:

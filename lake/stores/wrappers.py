@@ -175,7 +175,7 @@ class FaultStore(_Around):
     """
 
     def __init__(
-        self, store: Store, plan: Mapping[int, Fault | BaseException] | None = None, *, delay: float = 0.02
+        self, store: Store, plan: Mapping[int, Fault | BaseException] | None = None, delay: float = 0.02
     ) -> None:
         super().__init__(store)
         self.plan = dict(plan or {})
@@ -183,6 +183,9 @@ class FaultStore(_Around):
         self.calls: list_of_calls = []
         self._dead = False
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FaultStore, (self.store, self.plan, self.delay)
 
     def _do(self, verb: str, key: str, call: Callable[[], _T]) -> _T:
         with self._lock:

@@ -53,6 +53,8 @@ NAMES = [  # in the order of their bytes; "." and "-" sort before "/", so a fold
 class StoreContract:
     """Subclasses provide the fixture `store`: a `Store` that is empty."""
 
+    more_than_a_page = 1003  # keys; pages of S3 have 1000
+
     # --- reading what was written -------------------------------------------------------------
 
     @pytest.mark.parametrize("size", [0, 1, 70_000, 3_000_001])
@@ -333,7 +335,7 @@ class StoreContract:
 
     def test_listing_crosses_pages(self, store: Store) -> None:
         """More keys than a page holds are all listed, once."""
-        names = [f"many/{i:05}" for i in range(1003)]
+        names = [f"many/{i:05}" for i in range(self.more_than_a_page)]
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda key: store.put_new(key, b""), names))
 
