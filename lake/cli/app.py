@@ -8,7 +8,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -56,6 +57,15 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:  # whoever reads our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.DONE
+        return result
 
     def main(
         self,
@@ -123,6 +133,19 @@ class _Notes(logging.Handler):
         note(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
+@contextmanager
+def answers() -> Iterator[None]:
+    """Where an answer is fetched: a failure inside DuckDB becomes the lake's error, or one line."""
+    from lake import catalog
+
+    try:
+        yield
+    except catalog.Error as error:
+        if (cause := catalog.cause_of(error)) is not error:
+            raise cause from error
+        raise Failed(str(error).partition("\n\n")[0]) from error
+
+
 def exit_code(failure: BaseException) -> Exit:
     """What a command that ends with this error exits with."""
     if isinstance(failure, lake.StoreError):
@@ -149,9 +172,6 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
 
 def _report(failure: Exception) -> int:
     """Say on stderr what went wrong, in one line; the exit code."""
-    if isinstance(failure, BrokenPipeError):  # whoever read our output has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123  # or the interpreter complains when it flushes
-        return Exit.DONE
     if os.environ.get("LAKE_DEBUG", "") not in ("", "0"):
         traceback.print_exception(failure)
     if isinstance(failure, TyperException):  # the parser's

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 import lake
-from lake.cli.app import Json, Name, Url, command
+from lake.cli.app import Json, Name, Url, answers, command
 from lake.cli.output import note, print_json, print_record, print_rows
-from lake.cli.sql import answers
 
 LOG = (
     "seq",

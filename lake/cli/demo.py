@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 import lake
-from lake.cli.app import Json, command
+from lake.cli.app import Json, answers, command
 from lake.cli.output import plain_text, print_columns, print_json
-from lake.cli.sql import answers
 from lake.config import format_bytes
 
 EPOCHS = 30

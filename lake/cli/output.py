@@ -154,6 +154,10 @@ def _jsonable(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if (
+        isinstance(value, Decimal) and value.as_tuple().exponent == 0
+    ):  # a sum of integers, of which DuckDB makes one
+        return int(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     return value.isoformat() if isinstance(value, date | time) else str(value)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import typer
 
 import lake
-from lake.cli.app import Failed, Json, Url, command
+from lake.cli.app import Json, Url, answers, command
 from lake.cli.output import note, plain_text, print_columns, print_csv, print_json, print_rows
 
 _SHOWN = 200  # rows of a table on a terminal
@@ -52,19 +50,6 @@ def sql(
         query = named(query[1:], given).text
     with answers():
         _print(lake.open(url).sql(query, given or None).to_arrow_reader(), form)
-
-
-@contextmanager
-def answers() -> Iterator[None]:
-    """Where an answer is fetched: a failure inside DuckDB becomes the lake's error, or one line."""
-    from lake import catalog
-
-    try:
-        yield
-    except catalog.Error as error:
-        if (cause := catalog.cause_of(error)) is not error:
-            raise cause from error
-        raise Failed(str(error).partition("\n\n")[0]) from error
 
 
 def _print(answer: Any, form: Format) -> None:
