@@ -246,6 +246,9 @@ def test_padding_repeats_rows_of_the_last_round(
     genuine = {place for share in shares for place in real(share, last)}
     assert {place for share in shares for place in places(share[last].runs)} == genuine
     assert all(not share[i].pads for share in shares for i in range(last))
+    for share in shares:  # none of the round's rows is repeated more often than the others
+        times = [places(share[last].runs).count(place) for place in genuine]
+        assert max(times) - min(times) <= 1
     assert max(share[last].pads for share in shares) - min(share[last].pads for share in shares) <= 1
 
 
