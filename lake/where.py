@@ -1,0 +1,315 @@
+"""Conditions on rows: which columns they need, which shards they rule out, which rows meet them.
+
+A condition is SQL text or a pyarrow expression. DuckDB evaluates texts, in a database without tables, files or
+network; Arrow evaluates expressions. What a condition says of a whole shard is worked out from statistics only
+where that is certain; everything else is "some". Null counts as no.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any, Protocol
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.fs as pafs
+
+from lake import sandbox
+from lake.bounds import Bounds, Verdict, certain, compare, is_null, unknown
+
+Mask = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Stats = Callable[[str], pa.Array]  # column -> a struct of min, max, nulls, nans for each shard
+
+_CHANGING = frozenset(
+    "random setseed uuid gen_random_uuid uuidv4 uuidv7 now today current_date current_time current_timestamp "
+    "get_current_time get_current_timestamp transaction_timestamp nextval currval getvariable getenv".split()
+)
+_EXPRESSION_SHARDS = 50_000  # above, an expression is not held against statistics one by one
+
+
+class Condition(Protocol):
+    """What `condition` makes of a text or an expression. Thread-safe; pickles as what it was made of."""
+
+    @property
+    def text(self) -> str:
+        """Equal for equal conditions: part of a plan's identity."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it needs, in the schema's order."""
+
+    def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
+        """NONE, SOME or ALL of the rows of each shard, of which `rows` are the row counts."""
+
+    def mask(self, batch: pa.RecordBatch) -> Mask:
+        """Which rows of a batch, which has at least `columns` in the schema's form, meet it."""
+
+
+def condition(where: Any, schema: pa.Schema) -> Condition:
+    """The condition on rows of `schema` that a SQL text or a pyarrow expression states.
+
+    Raises:
+        ValueError: not a condition on these columns, or one whose answer changes from call to call.
+        TypeError: neither text nor expression.
+    """
+    if isinstance(where, str):
+        return _Sql(where, schema)
+    if isinstance(where, pc.Expression):
+        return _Expression(where, schema)
+    raise TypeError(f"where is a SQL condition as text or a pyarrow expression, not {type(where).__name__}")
+
+
+# --- SQL --------------------------------------------------------------------------------------
+
+
+class _Sql:
+    def __init__(self, text: str, schema: pa.Schema) -> None:
+        self.text = text.strip()
+        self._schema = schema
+        self._local = threading.local()
+        self._tree = _parsed(self.text)
+        named = {name.lower() for name in _names(self._tree)}
+        self.columns = tuple(name for name in schema.names if name.lower() in named)
+        try:
+            self._bind()
+        except duckdb.Error as error:
+            raise ValueError(f"where={self.text!r}: {_first_line(error)}; columns: {', '.join(schema.names)}") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Sql, (self.text, self._schema)
+
+    def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
+        return _judge(self._tree, partial(_bounds, stats, self._schema, rows), len(rows)).summary()
+
+    def mask(self, batch: pa.RecordBatch) -> Mask:
+        connection = self._connection()
+        connection.register("rows", pa.table(batch.select(list(self.columns))) if self.columns else _empty(batch.num_rows))
+        try:
+            found = connection.sql(f"select coalesce(({self.text})::boolean, false) from rows").to_arrow_table()
+        finally:
+            connection.unregister("rows")
+        return np.asarray(found.column(0).combine_chunks().cast(pa.uint8())).view(np.bool_)
+
+    def _bind(self) -> None:
+        """Have DuckDB make sense of the text as what a where clause may be, which an aggregate is not."""
+        columns = [self._schema.field(name) for name in self.columns]
+        connection = self._connection()
+        connection.register("rows", pa.schema(columns).empty_table() if columns else _empty(0))
+        connection.sql(f"select 1 from rows where ({self.text})").fetchall()
+        connection.unregister("rows")
+
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        if not hasattr(self._local, "connection"):
+            self._local.connection = sandbox.connect(threads=1)
+            self._local.connection.execute("set lock_configuration = true")
+        found: duckdb.DuckDBPyConnection = self._local.connection
+        return found
+
+
+def _empty(rows: int) -> pa.Table:
+    return pa.table({"": pa.nulls(rows)})
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n")[0].strip()
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """DuckDB's tree of the condition.
+
+    Raises:
+        ValueError: not one expression over columns, or one that does not always give the same answer.
+    """
+    [(answer,)] = _parser().execute("select json_serialize_sql($1)", [f"select 1 from rows where (\n{text}\n)"]).fetchall()
+    document = json.loads(answer)
+    if document["error"]:
+        raise ValueError(f"where={text!r}: {document['error_message']}")
+    nodes = [statement["node"] for statement in document["statements"]]
+    if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE" or not nodes[0].get("where_clause"):
+        raise ValueError(f"where={text!r} is not one condition")
+    tree: dict[str, Any] = nodes[0]["where_clause"]
+    for node in _walk(tree):
+        if node.get("class") == "SUBQUERY":
+            raise ValueError(f"where={text!r}: a condition on rows has no subquery; use lk.sql")
+        if node.get("function_name", "").lower() in _CHANGING:
+            raise ValueError(
+                f"where={text!r}: {node['function_name']}() differs from call to call; for a fraction of the rows "
+                "take unit(key, 0) < 0.1"
+            )
+    return tree
+
+
+_parsers = threading.local()
+
+
+def _parser() -> duckdb.DuckDBPyConnection:
+    if not hasattr(_parsers, "connection"):
+        _parsers.connection = sandbox.connect(threads=1)
+    found: duckdb.DuckDBPyConnection = _parsers.connection
+    return found
+
+
+def _walk(node: Any) -> list[dict[str, Any]]:
+    if isinstance(node, list):
+        return [found for child in node for found in _walk(child)]
+    if not isinstance(node, dict):
+        return []
+    return [node, *(found for child in node.values() for found in _walk(child))]
+
+
+def _names(tree: dict[str, Any]) -> set[str]:
+    """The columns that a tree may refer to: a dotted name may begin with its table's."""
+    refs = [node["column_names"] for node in _walk(tree) if node.get("type") == "COLUMN_REF"]
+    return {name for ref in refs for name in ref[:2]}
+
+
+_COMPARISONS = {
+    "COMPARE_EQUAL": "=",
+    "COMPARE_NOTEQUAL": "<>",
+    "COMPARE_LESSTHAN": "<",
+    "COMPARE_GREATERTHAN": ">",
+    "COMPARE_LESSTHANOREQUALTO": "<=",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+}
+_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+
+
+def _judge(node: dict[str, Any], bounds: Callable[[str], Bounds | None], shards: int) -> Verdict:
+    """What a tree can say of each shard; whatever is not known for certain may be anything."""
+    kind, children = node["type"], node.get("children", [])
+    judge = partial(_judge, bounds=bounds, shards=shards)
+    if kind in ("CONJUNCTION_AND", "CONJUNCTION_OR"):
+        join = Verdict.__and__ if kind == "CONJUNCTION_AND" else Verdict.__or__
+        return reduce(join, map(judge, children))
+    if kind == "OPERATOR_NOT":
+        return ~judge(children[0])
+    if kind in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
+        held = bounds(_column(children[0]))
+        verdict = is_null(held) if held else unknown(shards)
+        return verdict if kind == "OPERATOR_IS_NULL" else ~verdict
+    if kind in _COMPARISONS:
+        return _compared(_COMPARISONS[kind], node["left"], node["right"], bounds, shards)
+    if kind == "COMPARE_BETWEEN":
+        low = _compared(">=", node["input"], node["lower"], bounds, shards)
+        return low & _compared("<=", node["input"], node["upper"], bounds, shards)
+    if kind in ("COMPARE_IN", "COMPARE_NOT_IN"):
+        options = [_compared("=", children[0], child, bounds, shards) for child in children[1:]]
+        found = reduce(Verdict.__or__, options)
+        return found if kind == "COMPARE_IN" else ~found
+    if kind == "VALUE_CONSTANT" and node["literal"]["kind"] == "BOOLEAN":
+        return certain(node["literal"]["text"] == "true", shards)
+    if kind == "COLUMN_REF":
+        held = bounds(_column(node))
+        if held is not None and pa.types.is_boolean(held.type):
+            return compare("=", held, True)
+    return unknown(shards)
+
+
+def _compared(
+    operator: str, left: dict[str, Any], right: dict[str, Any], bounds: Callable[[str], Bounds | None], shards: int
+) -> Verdict:
+    if left["type"] == "VALUE_CONSTANT":
+        operator, left, right = _TURNED[operator], right, left
+    held = bounds(_column(left)) if left["type"] == "COLUMN_REF" else None
+    if held is None or right["type"] != "VALUE_CONSTANT":
+        return unknown(shards)
+    literal = right["literal"]
+    return compare(operator, held, (literal["kind"], literal.get("text")))
+
+
+def _column(node: dict[str, Any]) -> str:
+    """The column that a node is, the empty text if it is none."""
+    names = node.get("column_names", [])
+    return names[0] if node["type"] == "COLUMN_REF" and len(names) == 1 else ""
+
+
+def _bounds(stats: Stats, schema: pa.Schema, rows: Ints, name: str) -> Bounds | None:
+    """The statistics of a column, whose name SQL may have spelled in another case."""
+    exact = [known for known in schema.names if known == name] or [
+        known for known in schema.names if known.lower() == name.lower()
+    ]
+    return Bounds.of(stats(exact[0]), schema.field(exact[0]).type, rows) if len(exact) == 1 else None
+
+
+# --- Arrow expressions ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Expression:
+    expression: pc.Expression
+    schema: pa.Schema
+
+    def __post_init__(self) -> None:
+        self.columns  # noqa: B018 - binds the expression, and so refuses what does not fit
+
+    @property
+    def text(self) -> str:
+        return str(self.expression)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        names = self.schema.names
+        try:
+            self._evaluate(pa.RecordBatch.from_pylist([], self.schema))
+        except (pa.ArrowException, ValueError) as error:
+            raise ValueError(f"where={self.text}: {_first_line(error)}; columns: {', '.join(names)}") from error
+        return tuple(name for i, name in enumerate(names) if not self._binds(self.schema.remove(i)))
+
+    def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
+        if len(rows) > _EXPRESSION_SHARDS or not len(rows):
+            return unknown(len(rows)).summary()
+        held = {name: _bounds(stats, self.schema, rows, name) for name in self.columns}
+        guarantees = [self._guarantee(held, shard) for shard in range(len(rows))]
+        certainly_not = ~_admitted(guarantees, self.expression, self.schema)
+        complete = np.ones(len(rows), np.bool_)
+        for column in held.values():
+            complete &= column.complete if column is not None else False
+        certainly = ~_admitted(guarantees, ~self.expression, self.schema) & complete
+        return Verdict(~certainly_not, ~certainly, ~certainly).summary()
+
+    def mask(self, batch: pa.RecordBatch) -> Mask:
+        found = pc.fill_null(self._evaluate(batch), False)
+        return np.asarray(found.cast(pa.uint8())).view(np.bool_)
+
+    def _evaluate(self, batch: pa.RecordBatch) -> pa.Array:
+        table = pads.Scanner.from_batches(
+            [batch], schema=batch.schema, columns={"met": self.expression.cast(pa.bool_())}, use_threads=False
+        ).to_table()
+        return table["met"].combine_chunks()
+
+    def _binds(self, schema: pa.Schema) -> bool:
+        try:
+            self._evaluate(pa.RecordBatch.from_pylist([], schema))
+        except (pa.ArrowException, ValueError):
+            return False
+        return True
+
+    def _guarantee(self, held: dict[str, Bounds | None], shard: int) -> pc.Expression:
+        """What is known of all rows of a shard, as Arrow's simplification understands it."""
+        known = pc.scalar(True)
+        for name, column in held.items():
+            if column is not None and (bounds := column.exact(shard)) is not None:
+                inside = (pc.field(name) >= bounds[0]) & (pc.field(name) <= bounds[1])
+                known = known & (inside if column.complete[shard] else inside | pc.field(name).is_null())
+        return known
+
+
+def _admitted(guarantees: Sequence[pc.Expression], expression: pc.Expression, schema: pa.Schema) -> Mask:
+    """For which guarantees Arrow cannot rule out that a row meets the expression."""
+    format_, system = pads.IpcFileFormat(), pafs.LocalFileSystem()
+    fragments = [
+        format_.make_fragment(str(number), system, partition_expression=known) for number, known in enumerate(guarantees)
+    ]
+    dataset = pads.FileSystemDataset(fragments, schema, format_, system)
+    admitted = np.zeros(len(guarantees), np.bool_)
+    admitted[[int(fragment.path) for fragment in dataset.get_fragments(filter=expression)]] = True
+    return admitted
