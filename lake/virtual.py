@@ -26,7 +26,7 @@ class VirtualDataset(pads.InMemoryDataset):  # type: ignore[misc]  # pyarrow has
     """
 
     def __init__(self, schema: pa.Schema, read: Read) -> None:
-        super().__init__(schema.empty_table())
+        super().__init__(pa.Table.from_batches([], schema))
         self.read = read
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ def columns_of(expression: pads.Expression, schema: pa.Schema) -> set[str]:
 
 def _binds(expression: pads.Expression, schema: pa.Schema) -> bool:
     try:
-        pads.InMemoryDataset(schema.empty_table()).scanner(filter=expression)
+        pads.InMemoryDataset(pa.Table.from_batches([], schema)).scanner(filter=expression)
     except pa.ArrowInvalid:
         return False
     return True

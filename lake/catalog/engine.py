@@ -2,7 +2,7 @@
 
 A statement may ask and nothing else: it sees the lake and the tables it was given, opens no file or URL,
 loads no extension and changes no setting. Rows come through `Dataset.scan`, which gets the columns and the
-filter that DuckDB pushes down. This is the only module that imports duckdb.
+filter that DuckDB pushes down.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from difflib import get_close_matches
 from typing import Any, Final, Protocol
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
-from duckdb.func import ARROW, SPECIAL
 
+from lake import sandbox
 from lake.catalog import relations
 from lake.catalog.files import statements
 from lake.catalog.mentions import Mention, mentions
 from lake.catalog.tables import Table, table
 from lake.errors import NotFoundError
-from lake.format import cuts
 from lake.virtual import VirtualDataset
 
 Error = duckdb.Error
@@ -38,15 +36,6 @@ INSTALLED: Final = (  # each after what it uses
 )
 VIEWS: Final = INSTALLED[1][1]
 
-_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "allow_community_extensions": False,
-    "allow_persistent_secrets": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "enable_external_access": False,
-    "python_enable_replacements": False,
-    "temp_directory": "",  # a statement that does not fit in memory fails: it writes no file
-}
 _ASKING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
 
 _failures: deque[Exception] = deque(maxlen=16)
@@ -83,6 +72,8 @@ class Catalog:
         """
         session = self._session()
         _check_asks(session, query)
+        if "lake" in query.lower():  # else it can name no relation of that schema
+            self._register_relations(session)
         for name, frame in tables.items():
             _register(session, name, frame)
         missing = self._attach(session, query, frozenset(name.lower() for name in tables))
@@ -105,15 +96,11 @@ class Catalog:
             if self._root is None or self._root[0] != os.getpid():
                 _abandoned.append(self._root)
                 self._root = os.getpid(), self._install()
-            session = self._root[1].cursor()
-        self._register_relations(session)
-        return session
+            return self._root[1].cursor()
 
     def _install(self) -> duckdb.DuckDBPyConnection:
-        root = duckdb.connect(":memory:", config=_SETTINGS)
-        root.execute("set global TimeZone = 'UTC'")
+        root = sandbox.connect()
         root.execute("create schema lake")
-        root.create_function("unit", _unit, return_type="double", type=ARROW, null_handling=SPECIAL)
         self._register_relations(root)
         for kind, names in INSTALLED:
             for name in names:
@@ -230,17 +217,6 @@ def _noted(source: VirtualDataset) -> VirtualDataset:
             raise
 
     return VirtualDataset(source.schema, read)
-
-
-def _unit(column: pa.ChunkedArray, seed: pa.ChunkedArray) -> pa.Array:
-    """`unit(column, seed)` of SQL: see `lake.format.cuts`."""
-    if not len(column):
-        return pa.array([], pa.float64())
-    seeds = seed.unique()
-    if len(seeds) != 1 or not pa.types.is_integer(seeds.type) or seeds[0].as_py() is None:
-        raise ValueError("unit(column, seed): the seed is one whole number")
-    values = column.combine_chunks()
-    return pa.array(np.asarray(cuts.unit(values, seeds[0].as_py())), pa.float64())
 
 
 def _words(query: str) -> Iterator[str]:

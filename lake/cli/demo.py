@@ -98,7 +98,7 @@ def handwritten_digits() -> tuple[list[bytes], Any, list[int]]:
         Image.fromarray((pixels * (255 / 16)).astype("uint8")).save(file, "PNG")
         return file.getvalue()
 
-    pixels = digits.images.astype("float32") / 16
+    pixels = digits.images.astype("float32", order="C") / 16
     return [png(image) for image in digits.images], pixels, digits.target.tolist()
 
 
