@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from lake.errors import FormatError
 from lake.format.casts import cast
 from lake.format.schema import stored_schema
-from lake.format.stats import stats_type
+from lake.format.stats import is_bounded, stats_type
 from lake.format.values import Batch, ColumnStats, Part, SegmentRef, Shard
 
 SEGMENT_SHARDS = 8192  # at most
@@ -65,8 +65,9 @@ _DELTAS = [_BATCH_PATH + name for name in ("offset", "meta_length", "length", "r
 
 
 def segment_schema(schema: pa.Schema, key: str | None) -> pa.Schema:
-    """The columns of a segment under this schema."""
+    """The columns of a segment under this schema. Keys of a type without bounds are not kept."""
     keys = pa.null() if key is None else stored_schema(schema).field(key).type
+    keys = keys if is_bounded(keys) else pa.null()
     statistics = stats_type(schema, key)
     columns = {
         "rows": pa.int64(),
@@ -99,18 +100,11 @@ def segment_cuts(cuts: Sequence[int]) -> list[int]:
 def tail_to_merge(refs: Sequence[SegmentRef]) -> int:
     """How many segments at the end an append takes apart, to divide their shards anew with its own: mostly 0.
 
-    Once there are 32 short ones among the last 8,192 shards: all from the first of these on. So an append
-    costs the same however large the manifest, and small appends leave it with few segments.
+    Once 32 short ones in a row are there, these. So an append costs the same however large the manifest is,
+    and small appends leave it with few segments.
     """
-    shards = 0
-    short: list[int] = []
-    for back, ref in enumerate(reversed(refs), 1):
-        shards += ref.shards
-        if shards > SEGMENT_SHARDS:
-            break
-        if ref.shards < SHORT:
-            short.append(back)
-    return short[-1] if len(short) >= SHORT_SEGMENTS else 0
+    short = list(takewhile(lambda ref: ref.shards < SHORT, reversed(refs)))
+    return len(short) if len(short) >= SHORT_SEGMENTS else 0
 
 
 # --- encoding ---------------------------------------------------------------------------------
@@ -201,6 +195,8 @@ def _encode_stats(shards: Sequence[Shard], type_: pa.DataType) -> pa.Array:
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """The inverse of `_values`; of moments it takes what Python has for them as well."""
+    if pa.types.is_null(type_):
+        return pa.nulls(len(values))
     if _is_moment(type_) and all(value is None or isinstance(value, int) for value in values):
         return pa.array(values, _storage(type_)).view(type_)
     if pa.types.is_float16(type_):

@@ -20,6 +20,7 @@ from lake.format.documents import NO_NEEDS, canonical, check_fields, check_needs
 from lake.format.names import check_digest
 from lake.format.schema import decode_schema, describe, encode_schema
 from lake.format.values import Cuts, SegmentRef, Shard, VersionDocument
+from lake.format.vocab import MAX_VALUES
 
 EMPTY_CHAIN = "00" * 32  # the chain of no shards
 
@@ -109,7 +110,7 @@ def decode_version(data: bytes, version: str, *, writing: bool = False) -> Versi
     check_fields(document, _FIELDS, what, writing=writing)
     try:
         return _decode(document, writing)
-    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+    except (FormatError, KeyError, TypeError, ValueError, pa.ArrowException) as error:
         raise FormatError(f"{what}: {error}") from error
 
 
@@ -173,14 +174,18 @@ def _encode_vocab(vocab: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {name: [_encode_value(value) for value in values] for name, values in vocab.items()}
 
 
-def _decode_vocab(schema: pa.Schema, vocab: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _decode_vocab(schema: pa.Schema, vocab: Any) -> dict[str, list[Any]]:
     dictionaries = {field.name for field in schema if pa.types.is_dictionary(field.type)}
-    if set(vocab) != dictionaries:
-        raise ValueError(f"vocabularies of {sorted(vocab)}, dictionary columns {sorted(dictionaries)}")
-    return {
-        name: [_decode_value(value, schema.field(name).type.value_type) for value in values]
-        for name, values in vocab.items()
-    }
+    if not isinstance(vocab, dict) or set(vocab) != dictionaries:
+        raise ValueError(f"its vocabularies are not those of the columns {sorted(dictionaries)}")
+    return {name: _decode_values(values, schema.field(name).type.value_type) for name, values in vocab.items()}
+
+
+def _decode_values(values: list[Any], type_: pa.DataType) -> list[Any]:
+    decoded = [_decode_value(value, type_) for value in values]
+    if len(decoded) > MAX_VALUES or pa.array(decoded, type_).null_count:
+        raise ValueError(f"a vocabulary of over {MAX_VALUES:,} values, or with null among them")
+    return decoded
 
 
 def _encode_value(value: Any) -> Any:
