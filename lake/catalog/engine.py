@@ -37,6 +37,12 @@ INSTALLED: Final = (  # each after what it uses
 VIEWS: Final = INSTALLED[1][1]
 
 _ASKING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
+_QUESTIONS: Final = frozenset(
+    ["select", "from", "with", "values", "table", "describe", "desc", "show", "summarize", "pivot", "unpivot"]
+)
+_EXPLAINING: Final = frozenset(  # may come before
+    ["explain", "analyze", "format", "default", "json", "text", "yaml", "html", "graphviz", "mermaid"]
+)
 
 _failures: deque[Exception] = deque(maxlen=16)
 _abandoned: list[object] = []  # databases of a parent process: closing one would wait for threads left behind
@@ -171,12 +177,15 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def _check_asks(session: duckdb.DuckDBPyConnection, query: str) -> None:
+    """Refuse what might change something; the first word counts too: EXPLAIN and PIVOT hide the type."""
     found = session.extract_statements(query)
     if len(found) != 1:
         raise ValueError(f"one statement at a time; this text has {len(found)}")
-    if found[0].type not in _ASKING:
+    words = (word.lower() for word in _words(query))
+    begins = next((word for word in words if word not in _EXPLAINING), "")
+    if found[0].type not in _ASKING or begins not in _QUESTIONS:
         raise ValueError(
-            f"{found[0].type.name} is refused: a statement may only ask (SELECT, FROM, DESCRIBE, SUMMARIZE, "
+            f"{begins.upper()} is refused: a statement may only ask (SELECT, FROM, DESCRIBE, SUMMARIZE, "
             "PIVOT, EXPLAIN). To keep an answer, commit it: lk.commit(name, lk.sql(query))"
         )
 

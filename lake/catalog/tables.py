@@ -54,8 +54,8 @@ def table(dataset: Table) -> tuple[VirtualDataset, str]:
         own = [name for name in columns if name != hidden]
         batches, where = _scan(dataset, own, where, shown, altered)
         for batch in batches:
-            ready = _show(batch, shown, hidden)
-            yield (ready if where is None else ready.filter(where)).select(columns)
+            kept = _show(batch, shown, hidden if hidden in columns else None)
+            yield (kept if where is None else kept.filter(where)).select(columns)
 
     return VirtualDataset(shown, read), hidden
 
@@ -107,15 +107,17 @@ def _lacking(type: pa.DataType) -> bool:  # noqa: A002
     return bool(pa.types.is_float16(type) or pa.types.is_decimal256(type))
 
 
-def _show(batch: pa.RecordBatch, shown: pa.Schema, hidden: str) -> pa.RecordBatch:
-    """The batch in the types of the table, with the column that holds nothing."""
+def _show(batch: pa.RecordBatch, shown: pa.Schema, hidden: str | None) -> pa.RecordBatch:
+    """The batch in the types of the table, with the column that holds nothing if that is wanted."""
     fields = [shown.field(name) for name in batch.schema.names]
     columns = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(batch.columns, fields, strict=True)
     ]
-    blank = pa.array(np.zeros(batch.num_rows, np.int8))
-    return pa.RecordBatch.from_arrays([*columns, blank], schema=pa.schema([*fields, shown.field(hidden)]))
+    if hidden is not None:
+        fields.append(shown.field(hidden))
+        columns.append(pa.array(np.zeros(batch.num_rows, np.int8)))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _blank(rows: int, field: pa.Field) -> Iterator[pa.RecordBatch]:

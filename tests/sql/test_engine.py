@@ -269,6 +269,8 @@ def test_names_that_a_statement_defines_are_its_own(lk: HandMadeLake, birds: Han
 def test_every_kind_of_question_finds_datasets(lk: HandMadeLake):
     """Also those that DuckDB does not show as a tree: PIVOT and EXPLAIN."""
     assert lk.sql("pivot birds on label using count(*)").fetchall()
+    assert lk.sql("-- why\nexplain (format json) (select id from birds)").fetchall()
+    assert lk.sql("(select id from birds) union all (from birds select id)").fetchall()
     assert "PYTHON_ARROW_SCAN" in lk.sql("explain select id from birds").fetchall()[0][1]
     assert lk.sql("summarize birds").fetchall()
     assert lk.sql("select (select max(id) from birds), exists(from birds where id > 1000)").fetchall() == [
@@ -295,6 +297,10 @@ def test_every_kind_of_question_finds_datasets(lk: HandMadeLake):
         "call pragma_version()",
         "begin",
         "checkpoint",
+        "explain analyze create table x as select 1",
+        "explain (analyze, format json) create table x as select 1",
+        "create table x as from (pivot birds on label using count(*))",
+        "copy (pivot birds on label using count(*)) to 'x.csv'",
     ],
 )
 def test_a_statement_only_asks(
