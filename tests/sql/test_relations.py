@@ -340,3 +340,15 @@ def test_sums_of_queries_agree_with_the_documents(lk: Lake):
 
 def _read(store: CountingStore) -> set[str]:
     return {key for _, key in store.calls}
+
+
+def test_a_bucket_answers_as_a_folder_does(s3_url: str, tmp_path: Path):
+    """Documents and rows through the cache."""
+    remote = lake.open(s3_url, cache_dir=tmp_path / "cache", progress=False)
+    remote.commit("birds", BIRDS[:300], shard_bytes="64KiB")
+
+    assert rows(remote, "select dataset, rows from lake.datasets") == [("birds", 300)]
+    assert rows(remote, "select sum(rows) from lake.shards") == [(300,)]
+    assert rows(remote, "select nulls from lake.columns where name = 'label'") == [(75,)]
+    assert rows(remote, "select count(*), min(key) from birds") == [(300, "k0000")]
+    assert named(remote, "cached")[0]["parts_cached"] > 0
