@@ -72,7 +72,7 @@ def prepare(refs: Refs, *, single_writer: bool = False, grace: str = "7d") -> La
     except NotFoundError:
         if not single_writer:
             stores.probe(store)
-        fresh = {"format": names.FORMAT, "id": uuid.uuid4().hex, "created": _now(), "grace": grace, "needs": documents.NO_NEEDS}
+        fresh = {"format": names.FORMAT, "id": uuid.uuid4().hex, "created": now(), "grace": grace, "needs": documents.NO_NEEDS}
         store.put_new(names.LAKE, documents.canonical(fresh))
         data = store.get(names.LAKE)
     if not single_writer and (os.getpid(), store.url) not in _probed:
@@ -201,7 +201,7 @@ def _entry(refs: Refs, guard: Guard, name: str, base: Base, draft: Draft, signat
         version=version_id,
         parent=base.version,
         operation=draft.operation,
-        time=max(_now(), previous),
+        time=max(now(), previous),
         author=signature.author,
         message=signature.message,
         txn=signature.txn,
@@ -274,7 +274,8 @@ def _hint(refs: Refs, name: str, seq: int) -> None:
         pass
 
 
-def _now() -> str:
+def now() -> str:
+    """The present, as log entries write it."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 

@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow.parquet as pq
 
-from lake.errors import ConflictError, NotFoundError
+from lake.errors import ConflictError, NotFoundError, VersionExpired
 from lake.format import names
 from lake.format.names import Keys
 from lake.refs import generations
 from lake.stores.base import Staged, Store
+
+_LIST_ABOVE = 64  # objects; for more, one listing is cheaper than a request for each
+
 
 class Guard:
     """Objects that one writer relies on. Thread-safe; made anew for each commit."""
@@ -52,10 +55,21 @@ class Guard:
         """Make sure that what was staged is stored; True if it had to be written."""
         return self._write(keys, staged.tell(), lambda key: staged.publish(key, digest))
 
-    def inherit(self, keys: Keys) -> None:
-        """Stop looking after an object: the log entry is to be created on a base that has it."""
-        with self._lock:
-            self._relied.pop(keys(0), None)
+    def secure(self, objects: Sequence[Keys]) -> None:
+        """Rely on objects whose bytes are not at hand; those that are condemned are copied to a further generation.
+
+        Raises:
+            VersionExpired: one is gone.
+        """
+        listed = self._listing(objects) if len(objects) > _LIST_ABOVE else None
+        for keys in objects:
+            if listed is not None and keys(0) in listed and keys(0) not in self._condemned:
+                self._rely(keys)
+                continue
+            generation = self._missing(keys, None)
+            if generation is not None:
+                self._revive(keys, generation)
+            self._rely(keys)
 
     # --- making a root ------------------------------------------------------------------------
 
@@ -87,6 +101,11 @@ class Guard:
         self._rely(keys)
         return created
 
+    def _listing(self, objects: Sequence[Keys]) -> frozenset[str]:
+        """Every key that is there, of the kinds that these objects are."""
+        prefixes = {keys(0).partition("/")[0] + "/" for keys in objects} - {"datasets/"}
+        return frozenset(found.key for prefix in prefixes for found in self.store.list(prefix))
+
     def _missing(self, keys: Keys, size: int | None) -> int | None:
         """None where a usable copy is there; else the generation that is free to be written."""
         first = self.store.head(keys(0))
@@ -116,11 +135,11 @@ class Guard:
     def _look_again(self) -> None:
         self._read_lists()
         with self._lock:
-            relied = dict(self._relied)
-        for keys in relied.values():
-            generation = self._missing(keys, None)
-            if generation is not None:
-                self._revive(keys, generation)
+            relied = list(self._relied.values())
+        try:
+            self.secure(relied)
+        except VersionExpired as error:
+            raise ConflictError(f"{error} Repeating the commit writes it again.", retryable=True) from error
 
     def _revive(self, keys: Keys, generation: int) -> None:
         """Write a further generation of a condemned object from a copy that still exists."""
@@ -130,7 +149,4 @@ class Guard:
             except NotFoundError:
                 continue
             return
-        raise ConflictError(
-            f"{keys(0)} in {self.store.url} was collected while this commit ran; repeating the commit writes it again",
-            retryable=True,
-        )
+        raise VersionExpired(f"{keys(0)} in {self.store.url} was collected.")

@@ -7,7 +7,7 @@ log entries and the head hint are always asked of the store.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -115,6 +115,11 @@ class Refs:
         """Every log entry with a seq above `after`, newest first."""
         newest = self.newest(name)
         return self._each(lambda seq: self.entry(name, seq), range(newest, after, -1))
+
+    def search(self, name: str, newest: int) -> Iterator[LogEntry]:
+        """The entries from seq `newest` down, fetched a few at a time: for a caller who may stop early."""
+        for top in range(newest, 0, -_FETCHERS):
+            yield from self._each(lambda seq: self.entry(name, seq), range(top, max(0, top - _FETCHERS), -1))
 
     def head(self, name: str) -> LogEntry | None:
         """The newest log entry of a dataset that exists; None if there is none or it was removed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lake import config, resolve, rows, stores, write
+from lake import config, history, lock, resolve, rows, stores, write
 from lake.cache import Cache
 from lake.commit import Signature, prepare
 from lake.convert import read
+from lake.errors import NotFoundError
 from lake.format import names
 from lake.format.values import LogEntry
 from lake.refs import Refs
@@ -23,6 +25,8 @@ from lake.stores import Store
 
 if TYPE_CHECKING:
     import duckdb
+
+_log = logging.getLogger("lake")
 
 
 def open(
@@ -74,6 +78,7 @@ class Lake:
         self.settings = settings
         self.single_writer = single_writer
         self.progress = progress
+        self._told: set[tuple[str, str]] = set()  # pins that differ from their heads, said once
 
     @property
     def url(self) -> str:
@@ -157,12 +162,12 @@ class Lake:
             signature=Signature.of(txn, message),
             expect=expect.id if isinstance(expect, Version) else expect,
             shard_bytes=shard_bytes,
+            may_be_empty=schema is not None,
         )
         access = self.settings
         source = partial(
             read,
             data,
-            key=key,
             order=order,
             labels=labels,
             schema=schema,
@@ -180,16 +185,73 @@ class Lake:
         """Names of the datasets, sorted."""
         return self.refs.datasets()
 
-    def dataset(self, reference: str | Version | Dataset) -> Dataset:
+    def dataset(self, reference: Reference) -> Dataset:
         """The dataset, at its head or at the version that follows an `@`: see `lake.resolve`.
 
         Raises:
             NotFoundError: no such dataset or version; names the nearest.
             VersionExpired: that version was expired.
         """
-        name, selector = resolve.split(reference)
         cache = None if self._in_place else self.cache
-        return Dataset(self, Snapshot(self.refs, cache, name, resolve.find(self.refs, name, selector)))
+        return Dataset(self, Snapshot(self.refs, cache, *self._found(reference)))
+
+    # --- history ------------------------------------------------------------------------------
+
+    def tag(self, reference: Reference, tag: str, *, message: str | None = None) -> None:
+        """Give a version (of a plain name: the head) an immutable name, which also keeps it from expiring.
+
+        Raises:
+            ConflictError: the dataset has this tag on another version.
+        """
+        name, entry = self._head_or(reference)
+        history.tag(self.refs, name, entry, tag, Signature.of(None, message), single_writer=self.single_writer)
+
+    def untag(self, name: str, tag: str) -> None:
+        """Take a tag away."""
+        history.untag(self.refs, resolve.split(name)[0], tag)
+
+    def tags(self, name: str) -> dict[str, str]:
+        """The dataset's tags and the version id that each names."""
+        return {tag: str(found["version"]) for tag, found in history.tags(self.refs, resolve.split(name)[0]).items()}
+
+    def pin(self, reference: Reference) -> Version:
+        """Make this project read a version (of a plain name: the head): `lake.lock` says so, and gc spares it."""
+        name, entry = self._head_or(reference)
+        history.pin(self.refs, name, entry, Signature.of(None, None), single_writer=self.single_writer)
+        version = self._version(name, entry)
+        lock.pin(name, version.id)
+        return version
+
+    def unpin(self, name: str) -> None:
+        """Let this project read the head again.
+
+        Raises:
+            NotFoundError: `lake.lock` does not have the dataset.
+        """
+        name = resolve.split(name)[0]
+        version = lock.unpin(name)
+        if version is None:
+            raise NotFoundError(f"{name!r} is not in {lock.path()}")
+        history.unpin(self.refs, name, version)
+
+    def rollback(self, name: str, to: str, *, message: str | None = None) -> Version:
+        """Make an earlier version the head again: `to` is what may follow an `@`. The log keeps what came since."""
+        name = resolve.split(name)[0]
+        target = resolve.find(self.refs, name, to.removeprefix("@"))
+        signature = Signature.of(None, message)
+        return self._version(name, history.rollback(self.refs, name, target, signature, single_writer=self.single_writer))
+
+    def copy(self, reference: Reference, name: str, *, message: str | None = None) -> Version:
+        """Make a version the first of the new dataset `name`; no data moves."""
+        source, entry = self._found(reference)
+        signature = Signature.of(None, message)
+        made = history.copy(self.refs, source, entry, name, signature, single_writer=self.single_writer)
+        return self._version(name, made)
+
+    def remove(self, name: str, *, message: str | None = None) -> None:
+        """End the dataset. Its log stays, and a later commit begins a new life; gc takes what nothing else names."""
+        name = resolve.split(name)[0]
+        history.remove(self.refs, name, Signature.of(None, message), single_writer=self.single_writer)
 
     def log(self, name: str) -> list[LogEntry]:
         """The dataset's history, newest first."""
@@ -205,6 +267,23 @@ class Lake:
         from lake.catalog import Catalog
 
         return Catalog(self).sql(query, params, **tables)
+
+    def _found(self, reference: Reference) -> tuple[str, LogEntry]:
+        """A dataset's name and the entry meant: explicit, else what `lake.lock` says, else the head."""
+        name, selector = resolve.split(reference)
+        if selector is None and (pinned := lock.read().get(name)) is not None:
+            entry = resolve.find(self.refs, name, pinned)
+            head = self.refs.head(name)
+            if head and head.version != pinned and (name, pinned) not in self._told:
+                self._told.add((name, pinned))
+                _log.warning("%s: %s says %s, the head is %s", name, lock.path(), pinned[:12], str(head.version)[:12])
+            return name, entry
+        return name, resolve.find(self.refs, name, selector)
+
+    def _head_or(self, reference: Reference) -> tuple[str, LogEntry]:
+        """The entry meant, the head where none is named: what is written or protected is never what a lock says."""
+        name, selector = resolve.split(reference)
+        return name, resolve.find(self.refs, name, selector)
 
     def _version(self, name: str, entry: LogEntry) -> Version:
         assert entry.version is not None
@@ -320,6 +399,9 @@ class Dataset:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().to_reader().__arrow_c_stream__(requested_schema)
+
+
+Reference = str | Version | Dataset
 
 
 def _reopen(store: Store, settings: config.Settings, single_writer: bool, progress: bool | None) -> Lake:

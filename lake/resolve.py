@@ -11,7 +11,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from lake.errors import NotFoundError, VersionExpired
-from lake.format import documents, names
+from lake.format import documents, log, names
 from lake.format.values import LogEntry
 from lake.refs import Refs
 from lake.snapshot import Version
@@ -65,12 +65,24 @@ def missing_dataset(refs: Refs, name: str) -> NotFoundError:
     return NotFoundError(f"no dataset {name!r} in {refs.store.url}{hint}")
 
 
-def _usable(name: str, entry: LogEntry) -> LogEntry:
-    if entry.operation == "expired":
-        raise VersionExpired(f"{name}@#{entry.seq} was expired; tag or pin what a long run needs")
+def _usable(refs: Refs, name: str, entry: LogEntry) -> LogEntry:
+    """The entry, if its version can be read: an expired one only while a tag or pin keeps it."""
     if entry.version is None:
         raise NotFoundError(f"{name}@#{entry.seq} is where the dataset was removed: no version to read")
+    if entry.operation == log.EXPIRED and entry.version not in kept(refs, name, entry.born):
+        raise VersionExpired(f"{name}@#{entry.seq} was expired; tag or pin what a long run needs")
     return entry
+
+
+def kept(refs: Refs, name: str, born: int) -> set[str]:
+    """The versions that tags and pins of this life of the dataset keep."""
+    found = set()
+    for folder in ("tags/", "pins/"):
+        for stored in refs.store.list(names.dataset_prefix(name) + folder):
+            document = documents.parse(refs.store.get(stored.key), stored.key)
+            if document.get("born") == born:
+                found.add(str(document["version"]))
+    return found
 
 
 def _by_seq(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
@@ -79,20 +91,28 @@ def _by_seq(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
     seq = int(selector[1:])
     if not 1 <= seq <= head.seq:
         raise NotFoundError(f"no {name}@#{seq}: the log of {name!r} goes from #1 to #{head.seq}")
-    return _usable(name, refs.entry(name, seq))
+    return _usable(refs, name, refs.entry(name, seq))
 
 
 def _by_id(refs: Refs, name: str, head: LogEntry, prefix: str) -> LogEntry:
     if head.version is not None and head.version == prefix:
         return head
-    found = [entry for entry in refs.entries(name) if entry.version is not None and entry.version.startswith(prefix)]
-    if not found:
-        raise NotFoundError(f"no version of {name!r} begins with {prefix}; `lake log {name}` lists them")
-    if len({entry.version for entry in found}) > 1:
-        some = ", ".join(sorted({str(entry.version)[:16] for entry in found}))
+    folder = names.dataset_prefix(name) + "versions/"
+    stored = {parsed.digest for found in refs.store.list(folder + prefix) if (parsed := names.parse_key(found.key))}
+    entries = [entry for entry in refs.search(name, head.seq) if entry.version in stored] if len(stored) > 1 else []
+    if len({entry.version for entry in entries}) > 1:
+        some = ", ".join(sorted({str(entry.version)[:16] for entry in entries}))
         raise ValueError(f"{name}@{prefix} fits several versions: {some}; give more digits")
-    alive = [entry for entry in found if entry.operation != "expired"]
-    return _usable(name, (alive or found)[0])
+    newest = None
+    for entry in entries or refs.search(name, head.seq):
+        if entry.version is None or not entry.version.startswith(prefix):
+            continue
+        if entry.operation != log.EXPIRED:
+            return entry
+        newest = newest or entry
+    if newest is None:
+        raise NotFoundError(f"no version of {name!r} begins with {prefix}; `lake log {name}` lists them")
+    return _usable(refs, name, newest)
 
 
 def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
@@ -104,10 +124,16 @@ def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
         moment += timedelta(days=1, microseconds=-1)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    for entry in refs.entries(name):
-        if datetime.fromisoformat(entry.time) <= moment:
-            return _usable(name, entry)
-    raise NotFoundError(f"{name!r} had no version yet at {selector}; its log begins at {refs.entry(name, 1).time}")
+    low, high = 0, head.seq  # times never decrease along a log: bisect for the last entry up to the moment
+    while low < high:
+        middle = (low + high + 1) // 2
+        if datetime.fromisoformat(refs.entry(name, middle).time) <= moment:
+            low = middle
+        else:
+            high = middle - 1
+    if not low:
+        raise NotFoundError(f"{name!r} had no version yet at {selector}; its log begins at {refs.entry(name, 1).time}")
+    return _usable(refs, name, refs.entry(name, low))
 
 
 def _by_tag(refs: Refs, name: str, head: LogEntry, tag: str) -> LogEntry:
@@ -117,11 +143,11 @@ def _by_tag(refs: Refs, name: str, head: LogEntry, tag: str) -> LogEntry:
     except NotFoundError:
         found = {}
     if found.get("born") != head.born:
-        raise NotFoundError(f"{name!r} has no tag {tag!r}; `lake log {name}` shows its versions and tags")
-    return _by_id(refs, name, head, str(found["version"]))
+        raise NotFoundError(f"{name!r} has no tag {tag!r}; `lake info {name}` shows those it has")
+    return refs.entry(name, int(found["seq"]))
 
 
 def living(entries: list[LogEntry]) -> list[LogEntry]:
     """Of a log, newest first: the entries with a version to read, since the dataset last came into being."""
     born = entries[0].born if entries and entries[0].version is not None else None
-    return [e for e in entries if born is not None and e.born == born and e.version is not None and e.operation != "expired"]
+    return [e for e in entries if born is not None and e.born == born and e.version is not None and e.operation != log.EXPIRED]

@@ -42,6 +42,7 @@ class Request:
     signature: Signature
     expect: Expect
     target: int  # raw bytes of a shard
+    may_be_empty: bool
 
 
 def request(
@@ -54,6 +55,7 @@ def request(
     signature: Signature,
     expect: Expect,
     shard_bytes: int | str,
+    may_be_empty: bool,
 ) -> Request:
     """The request, checked as far as it can be without looking at the lake or the data."""
     names.check_name(name)
@@ -68,15 +70,16 @@ def request(
     if target is None or not SHARD_BYTES[0] <= target <= SHARD_BYTES[1]:
         raise ValueError(f"shard_bytes is between {SHARD_BYTES[0]:,} and {SHARD_BYTES[1]:,} bytes, not {shard_bytes!r}")
     whole = None if meta is None else dict(meta)
-    return Request(name, "append" if mode == "append" else "overwrite", key, whole, recipe, signature, expect, target)
+    chosen: Mode = "append" if mode == "append" else "overwrite"
+    return Request(name, chosen, key, whole, recipe, signature, expect, target, may_be_empty)
 
 
 def write(
-    refs: Refs, asked: Request, read: Callable[[], Source], *, single_writer: bool, progress: bool | None
+    refs: Refs, asked: Request, read: Callable[..., Source], *, single_writer: bool, progress: bool | None
 ) -> LogEntry:
     """The log entry of the version that what `read` gives became; the head's where that held the same already.
 
-    The head is looked at before `read` is called, and the lake is made, if there is none, after it. Whatever is
+    The head is looked at before `read(key=)` is called, and the lake is made, if there is none, after it. Whatever is
     raised, the head is where it was.
     """
     start = _head_seen(refs, asked.name)
@@ -85,17 +88,19 @@ def write(
     expect = asked.expect if isinstance(asked.expect, str) else None
     if expect is not None and expect != start.version:
         raise conflict(asked.name, f"expected {expect[:12]} to be the head", start)
-    source = read()
+    source = read(key=_key_asked(asked, start))
     info = prepare(refs, single_writer=single_writer)
     guard = Guard(refs.store, info.grace)
     shards = _shards_to_look_at(refs, start.document, asked.mode)
     aim = aim_at(start.document, shards, source, asked)
-    vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass()
+    vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass(aim.key)
     writer = ShardWriter(guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=_reuse(shards, aim))
     with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar:
         made = ingest(_watched(source, vocab, classes), writer, bar)
     if source.rows is not None and source.rows != made.rows:
         raise SchemaError(f"the input announced {source.rows:,} rows and gave {made.rows:,}; nothing was committed")
+    if not made.rows and not asked.may_be_empty:
+        raise ValueError(f"nothing to commit to {asked.name!r}: the input has no rows (schema= commits an empty dataset)")
     change = Change(refs, guard, asked, start, shards, aim, made, vocab)
     entry = land(refs, guard, asked.name, start, change, asked.signature, expect=expect)
     for note in (*source.notes, classes.warning()):
@@ -206,6 +211,12 @@ class Change:
 
 
 # --- inside -----------------------------------------------------------------------------------
+
+
+def _key_asked(asked: Request, start: Base) -> str | EllipsisType | None:
+    """The key by which the input is read: on an append the head's, unless the caller names one."""
+    known = asked.mode == "append" and start.document is not None and isinstance(asked.key, EllipsisType)
+    return start.document.key if known and start.document else asked.key
 
 
 def _head_seen(refs: Refs, name: str) -> Base:

@@ -265,6 +265,8 @@ BAD: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
         "'30000'",
     ),
     "nothing": (lambda _: [], ValueError, "no rows|empty|nothing"),
+    "an empty table": (lambda _: table(5)[:0], ValueError, "no rows"),
+    "an empty folder": (lambda path: (path / "empty").mkdir() or path / "empty", ValueError, "empty"),
     "a missing folder": (lambda path: path / "absent", lake.NotFoundError, "absent"),
 }
 
