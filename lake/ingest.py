@@ -103,9 +103,9 @@ class ShardWriter:
         self.result = Ingested()
         self._lock = threading.Lock()
 
-    def write(self, slab: Slab, bar: Bar) -> Shard:
-        """One shard, its parts stored. Thread-safe."""
-        parts = tuple(self._part(slab, fields, bar) for fields in self._grouping(slab))
+    def write(self, slab: Slab, bar: Bar, groups: Groups | None = None) -> Shard:
+        """One shard, its parts stored. `groups`: other than the writer's. Thread-safe."""
+        parts = tuple(self._part(slab, fields, bar) for fields in groups or self._grouping(slab))
         keys = (None, None) if self.key is None else (
             slab.chunks[0][self.key][0].as_py(),
             slab.chunks[-1][self.key][-1].as_py(),
@@ -148,6 +148,13 @@ class ShardWriter:
         bar.advance(part.raw_bytes, new=new, reused=part.bytes - new)
 
 
+def grouping(shard: Shard, stored: pa.Schema) -> Groups:
+    """How a shard's columns are grouped into parts; columns that it does not have share one more."""
+    kept = [tuple(name for name in stored.names if name in one.fields) for one in shard.parts]
+    rest = tuple(name for name in stored.names if not any(name in group for group in kept))
+    return tuple(group for group in (*kept, rest) if group)
+
+
 def column_means(slab: Slab) -> dict[str, float]:
     """Mean raw bytes a row of each column of a slab."""
     totals: dict[str, int] = {}
@@ -156,6 +163,13 @@ def column_means(slab: Slab) -> dict[str, float]:
             alone = pa.RecordBatch.from_arrays([column], names=[name])
             totals[name] = totals.get(name, 0) + int(cuts.row_bits(alone).sum())
     return {name: total / 8 / slab.rows for name, total in totals.items()}
+
+
+def reusable(shards: Iterable[Shard], target: int) -> Reuse:
+    """Parts that may be taken over by content, because they have the record batches that they would be given now."""
+    return {
+        (one.fields, one.content): one for shard in shards for one in shard.parts if part.fits(one, shard.rows, target)
+    }
 
 
 def ingest(batches: Iterable[pa.RecordBatch], writer: ShardWriter, bar: Bar) -> Ingested:

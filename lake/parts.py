@@ -64,12 +64,22 @@ class PartReader:
             IntegrityError: stored bytes differ from their digests.
         """
         asked = self.schema.names if columns is None else list(columns)
-        found: dict[str, pa.Array] = {}
+        return self.finish(self._held(shard, numbers, asked), asked, len(numbers))
+
+    def stored_rows(self, shard: Shard, numbers: np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """These rows of a shard as parts hold them: dictionary columns as their values, absent columns null."""
+        found = self._held(shard, numbers, columns)
+        fields = [self.stored.field(name) for name in columns]
+        arrays = [found.get(field.name, pa.nulls(len(numbers), field.type)) for field in fields]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.stored.metadata))
+
+    def _held(self, shard: Shard, numbers: np.ndarray, columns: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for one in shard.parts:
-            held = [name for name in asked if name in one.fields]
+            held = [name for name in columns if name in one.fields]
             if held:
                 found.update(self._part_rows(one, numbers, held))
-        return self.finish(found, asked, len(numbers))
+        return found
 
     def stored_column(self, shard: Shard, column: str) -> pa.ChunkedArray:
         """All of a shard's values in one column, as stored."""

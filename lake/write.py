@@ -14,12 +14,12 @@ from lake.commit import Draft, Signature, conflict, find_txn, land, prepare
 from lake.config import parse_bytes
 from lake.convert import SortedByClass, Source
 from lake.errors import ConflictError, NotFoundError, SchemaError
-from lake.format import cuts, documents, draft, names, part, schema
+from lake.format import cuts, documents, draft, names, schema
 from lake.format.segment import tail_to_merge
-from lake.format.values import Cuts, LogEntry, Part, Shard, VersionDocument
+from lake.format.values import Cuts, LogEntry, Shard, VersionDocument
 from lake.format.vocab import VocabBuilder
 from lake.guard import Guard
-from lake.ingest import Groups, Ingested, Reuse, ShardWriter, ingest
+from lake.ingest import Groups, Ingested, ShardWriter, grouping, ingest, reusable
 from lake.progress import progress as show
 from lake.refs import Base, Refs
 
@@ -94,7 +94,7 @@ def write(
     shards = _shards_to_look_at(refs, start.document, asked.mode)
     aim = aim_at(start.document, shards, source, asked)
     vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass(aim.key)
-    writer = ShardWriter(guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=_reuse(shards, aim))
+    writer = ShardWriter(guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=reusable(shards, aim.cuts.target))
     with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar:
         made = ingest(_watched(source, vocab, classes), writer, bar)
     if source.rows is not None and source.rows != made.rows:
@@ -132,14 +132,14 @@ def aim_at(old: VersionDocument | None, shards: Sequence[Shard], source: Source,
         if not isinstance(asked.key, EllipsisType) and asked.key != old.key:
             raise SchemaError(f"the key of {asked.name!r} is {old.key!r}; an append cannot make it {asked.key!r}")
         stored = schema.stored_schema(pa.schema([merged.field(name) for name in incoming.names]))
-        return Aim(merged, stored, old.key, old.cuts, _grouping(shards, stored))
+        return Aim(merged, stored, old.key, old.cuts, grouping(shards[-1], stored) if shards else None)
     key = source.key if isinstance(asked.key, EllipsisType) else asked.key
     if key is not None and key not in incoming.names:
         raise SchemaError(f"no column {key!r} to be the key of {asked.name!r}; there are {', '.join(incoming.names)}")
     stored = schema.stored_schema(incoming)
-    same_columns = old is not None and set(old.schema.names) <= set(incoming.names)
+    same_columns = old is not None and shards and set(old.schema.names) <= set(incoming.names)
     layout = Cuts(cuts.ALGORITHM, cuts.SEED, asked.target)
-    return Aim(incoming, stored, key, layout, _grouping(shards, stored) if same_columns else None)
+    return Aim(incoming, stored, key, layout, grouping(shards[-1], stored) if same_columns else None)
 
 
 @dataclass(frozen=True)
@@ -233,25 +233,6 @@ def _shards_to_look_at(refs: Refs, old: VersionDocument | None, mode: Mode) -> S
     if old is None or not old.segments:
         return []
     return list((refs.manifest(old) if mode == "overwrite" else refs.segments(old, last=1)).shards())
-
-
-def _grouping(shards: Sequence[Shard], stored: pa.Schema) -> Groups | None:
-    """The last shard's grouping of columns into parts; columns that it does not have share one more."""
-    if not shards:
-        return None
-    kept = [tuple(name for name in stored.names if name in part.fields) for part in shards[-1].parts]
-    rest = tuple(name for name in stored.names if not any(name in group for group in kept))
-    return tuple(group for group in (*kept, rest) if group)
-
-
-def _reuse(shards: Sequence[Shard], aim: Aim) -> Reuse:
-    """Parts that may be taken over by content, because a commit now would give them the same record batches."""
-    return {
-        (one.fields, one.content): one
-        for shard in shards
-        for one in shard.parts
-        if part.fits(one, shard.rows, aim.cuts.target)
-    }
 
 
 def _watched(source: Source, vocab: VocabBuilder, classes: SortedByClass) -> Iterator[pa.RecordBatch]:
