@@ -178,7 +178,9 @@ def _decode_vocab(schema: pa.Schema, vocab: Any) -> dict[str, list[Any]]:
     dictionaries = {field.name for field in schema if pa.types.is_dictionary(field.type)}
     if not isinstance(vocab, dict) or set(vocab) != dictionaries:
         raise ValueError(f"its vocabularies are not those of the columns {sorted(dictionaries)}")
-    return {name: _decode_values(values, schema.field(name).type.value_type) for name, values in vocab.items()}
+    return {
+        name: _decode_values(values, schema.field(name).type.value_type) for name, values in vocab.items()
+    }
 
 
 def _decode_values(values: list[Any], type_: pa.DataType) -> list[Any]:
