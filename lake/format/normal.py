@@ -17,45 +17,64 @@ import pyarrow as pa
 Mask = npt.NDArray[np.bool_] | None  # bool per slot
 
 
-def normal(array: pa.Array, hidden: Mask = None) -> pa.Array:
-    """`array` in normal form. `hidden` marks slots that lie below a null."""
+def normal(array: pa.Array, hidden: Mask = None, each: int = 1) -> pa.Array:
+    """`array` in normal form. `hidden` marks runs of `each` slots that lie below a null."""
     type_, size = array.type, len(array)
     if isinstance(type_, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(type_, normal(array.storage, hidden))
+        return pa.ExtensionArray.from_storage(type_, normal(array.storage, hidden, each))
     if pa.types.is_null(type_):
         return pa.nulls(size)
-    if array.null_count == 0 and hidden is None:
-        buffers, children = _contents(array, None)
+    if array.null_count == 0:
+        buffers, children = _contents(array, hidden, each)
         return pa.Array.from_buffers(type_, size, [None, *buffers], 0, 0, children)
-    empty = ~_numpy(array.is_valid())
-    valid = ~empty if hidden is None else ~empty | hidden
+    blank = ~_numpy(array.is_valid())
+    valid = ~blank
+    if hidden is not None:
+        hidden = np.repeat(hidden, each)
+        blank, valid = blank | hidden, valid | hidden
     nulls = size - int(np.count_nonzero(valid))
-    buffers, children = _contents(array, empty if hidden is None else empty | hidden)
+    buffers, children = _contents(array, blank, 1)
     return pa.Array.from_buffers(type_, size, [_bits(valid) if nulls else None, *buffers], nulls, 0, children)
 
 
 def occupied(array: pa.Array) -> int:
-    """Bits that an array in normal form takes in memory, a bitmap at every level included.
+    """Bits that an array takes in memory in normal form, a bitmap at every level included.
 
     It depends on the values alone, and is the sum over any division of the array into slices.
     """
-    type_, size = array.type, len(array)
+    slot = _slot(array.type)
+    return _occupied(normal(array)) if slot is None else len(array) * slot
+
+
+def _slot(type_: pa.DataType) -> int | None:
+    """Bits of each slot, bitmaps included; None if that depends on the value."""
     if isinstance(type_, pa.BaseExtensionType):
-        return occupied(array.storage)
+        return _slot(type_.storage_type)
     if pa.types.is_null(type_):
         return 0
+    if _offset_width(type_) is not None:
+        return None
+    if not pa.types.is_nested(type_):
+        return 1 + int(type_.bit_width)
+    inner = [_slot(type_.field(i).type) for i in range(type_.num_fields)]
+    times = type_.list_size if pa.types.is_fixed_size_list(type_) else 1
+    return None if None in inner else 1 + times * sum(bits for bits in inner if bits is not None)
+
+
+def _occupied(array: pa.Array) -> int:
+    """The same, of an array in normal form."""
+    type_, size = array.type, len(array)
+    slot = _slot(type_)
+    if slot is not None:
+        return size * slot
+    if isinstance(type_, pa.BaseExtensionType):
+        return _occupied(array.storage)
     if pa.types.is_struct(type_):
-        return size + sum(occupied(array.field(i)) for i in range(type_.num_fields))
+        return size + sum(_occupied(array.field(i)) for i in range(type_.num_fields))
     if pa.types.is_fixed_size_list(type_):
-        return size + occupied(array.values.slice(array.offset * type_.list_size, size * type_.list_size))
-    width = _offset_width(type_)
-    if width is None:
-        return size * (1 + int(type_.bit_width))
-    offsets = _offsets(array, width)
-    if type_.num_fields:
-        inner = occupied(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
-    else:
-        inner = 8 * int(offsets[-1] - offsets[0])
+        return size + _occupied(array.values)
+    width = _offset_width(type_) or 0
+    inner = _occupied(array.values) if type_.num_fields else 8 * int(_offsets(array, width)[-1])
     return size * (1 + 8 * width) + inner
 
 
@@ -69,19 +88,22 @@ def overhead(type_: pa.DataType) -> int:
     return own + sum(overhead(type_.field(i).type) for i in range(type_.num_fields))
 
 
-def _contents(array: pa.Array, blank: Mask) -> tuple[list[pa.Buffer | None], list[pa.Array] | None]:
-    """Buffers after the bitmap, and children, of the normal form; `blank` slots hold nothing."""
+def _contents(
+    array: pa.Array, blank: Mask, each: int
+) -> tuple[list[pa.Buffer | None], list[pa.Array] | None]:
+    """Buffers after the bitmap, and children; runs of `each` slots that are `blank` hold nothing."""
     type_, size = array.type, len(array)
     if pa.types.is_struct(type_):
-        return [], [normal(array.field(i), blank) for i in range(type_.num_fields)]
+        return [], [normal(array.field(i), blank, each) for i in range(type_.num_fields)]
     if pa.types.is_fixed_size_list(type_):
         items = array.values.slice(array.offset * type_.list_size, size * type_.list_size)
-        return [], [normal(items, None if blank is None else np.repeat(blank, type_.list_size))]
-    if pa.types.is_boolean(type_):
-        return [_flags(array, blank)], None
+        return [], [normal(items, blank, each * type_.list_size)]
     width = _offset_width(type_)
+    if width is None and not pa.types.is_boolean(type_):
+        return [_fixed(array, blank, each)], None
+    blank = blank if blank is None or each == 1 else np.repeat(blank, each)
     if width is None:
-        return [_fixed(array, blank)], None
+        return [_flags(array, blank)], None
     offsets, array = _dense(array, width, blank)
     first, last = (int(offset) for offset in _offsets(array, width)[[0, -1]])
     if type_.num_fields:
@@ -90,7 +112,7 @@ def _contents(array: pa.Array, blank: Mask) -> tuple[list[pa.Buffer | None], lis
     return [offsets, pa.py_buffer(b"") if data is None else data.slice(first, last - first)], None
 
 
-def _fixed(array: pa.Array, blank: Mask) -> pa.Buffer:
+def _fixed(array: pa.Array, blank: Mask, each: int) -> pa.Buffer:
     width = array.type.bit_width // 8
     start, length = array.offset * width, len(array) * width
     buffer = array.buffers()[1]
@@ -99,7 +121,9 @@ def _fixed(array: pa.Array, blank: Mask) -> pa.Buffer:
     exact = buffer.slice(start, length)
     if blank is None:
         return exact
-    values = np.frombuffer(exact, np.uint8).reshape(-1, width)
+    run = each * width
+    unit = next(size for size in (8, 4, 2, 1) if run % size == 0)
+    values = np.frombuffer(exact, f"u{unit}").reshape(-1, run // unit)
     if not values[blank].any():
         return exact
     values = values.copy()

@@ -111,7 +111,7 @@ def fits(part: Part, rows: int, target: int) -> bool:
 
 def raw_size(chunks: Sequence[pa.RecordBatch]) -> int:
     """The `raw_bytes` of a part: what its columns take in memory, decoded; depends on their values alone."""
-    bits = sum(occupied(normal(column)) for chunk in chunks for column in chunk.columns)
+    bits = sum(occupied(column) for chunk in chunks for column in chunk.columns)
     return -(-bits // 8) + sum(overhead(field.type) for field in chunks[0].schema)
 
 
