@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lake.bounds import NONE
 from lake.commit import Draft, Signature, conflict, land, prepare
 from lake.errors import SchemaError
 from lake.format import cuts, draft, schema
@@ -25,7 +26,7 @@ from lake.progress import Bar
 from lake.progress import progress as show
 from lake.refs import Base, Refs
 from lake.resolve import missing_dataset
-from lake.where import NONE, condition
+from lake.where import Condition, condition
 
 WORKERS = 2  # shards rewritten at once
 
@@ -84,12 +85,13 @@ class _Splice:
         assert document is not None  # a removal in between is a conflict already
         if base.seq == work.base.seq:
             before: tuple[Shard, ...] = work.shards
-            start, rest = 0, ()
+            start, rest = 0, before[:0]
         else:
             before = tuple(work.refs.manifest(document).shards())
             start, rest = self._run(before, document, base)
         shards = (*before[:start], *self.shards, *rest)
-        made, segments = draft.whole(self.head, shards, draft.known_segments(document, before, self.head))
+        head = self._head(document, base)
+        made, segments = draft.whole(head, shards, draft.known_segments(document, before, head))
         return Draft(
             operation=self.operation,
             document=made,
@@ -104,10 +106,20 @@ class _Splice:
         """Where the shards that the work began with stand in a newer head, and what follows them."""
         old, new = draft.identity(self.work.shards), draft.identity(now)
         starts = [at for at in range(len(new) - len(old) + 1) if new[at : at + len(old)] == old] if old else [0]
-        described = draft.head_of(document) != draft.head_of(self.work.document)
-        if described or not starts:
-            raise conflict(self.work.name, f"the rows or columns that {self.operation} began with have changed", base)
+        if not starts:
+            raise conflict(self.work.name, f"rows that {self.operation} began with have changed", base)
         return starts[0], now[starts[0] + len(old) :]
+
+    def _head(self, now: VersionDocument, base: Base) -> draft.Head:
+        """The new head on a base to which others may have added rows, columns and values meanwhile."""
+        then, new = self.work.document, self.head
+        kept = pa.schema(list(now.schema)[: len(then.schema)], now.schema.metadata)
+        if not kept.equals(then.schema, check_metadata=True) or (now.key, now.cuts) != (then.key, then.cuts):
+            raise conflict(self.work.name, f"columns that {self.operation} began with have changed", base)
+        later = [field for field in list(now.schema)[len(then.schema) :] if field.name not in new.schema.names]
+        columns = pa.schema([*new.schema, *later], new.schema.metadata)
+        vocab = draft.longer_vocab(columns, now.vocab, new.vocab)
+        return replace(new, schema=columns, vocab=vocab, meta=now.meta, recipe=now.recipe)
 
 
 def delete_rows(work: Work, where: Any, signature: Signature, *, progress: bool | None) -> LogEntry:
@@ -121,7 +133,7 @@ def delete_rows(work: Work, where: Any, signature: Signature, *, progress: bool 
         nonlocal removed
         if verdicts[number] == NONE:
             return shard
-        met = _mask(work.reader, shard, test)
+        met = matches(work.reader, shard, test)
         removed += int(met.sum())
         if not met.any():
             return shard
@@ -199,11 +211,18 @@ def without(shard: Shard, columns: Sequence[str]) -> Shard:
     return replace(shard, parts=tuple(parts), stats=stats)
 
 
-def _mask(reader: PartReader, shard: Shard, test: Any) -> np.ndarray:
+def matches(reader: PartReader, shard: Shard, test: Condition) -> np.ndarray:
+    """Which rows of a shard meet a condition, as a mask."""
     table = reader.shard(shard, list(test.columns))
     if not test.columns:
         return np.asarray(test.mask(pa.RecordBatch.from_pydict({"": pa.nulls(shard.rows)})))
     return np.concatenate([test.mask(batch) for batch in table.to_batches()])
+
+
+def plain_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """The table as one record batch, also where it has no rows."""
+    batches = table.combine_chunks().to_batches()
+    return batches or [pa.RecordBatch.from_pylist([], table.schema)]
 
 
 def _stored_batches(work: Work) -> Iterator[pa.RecordBatch]:

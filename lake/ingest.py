@@ -105,7 +105,7 @@ class ShardWriter:
 
     def write(self, slab: Slab, bar: Bar, groups: Groups | None = None) -> Shard:
         """One shard, its parts stored. `groups`: other than the writer's. Thread-safe."""
-        parts = tuple(self._part(slab, fields, bar) for fields in groups or self._grouping(slab))
+        parts = tuple(self.part(slab.chunks, fields, bar) for fields in groups or self._grouping(slab))
         keys = (None, None) if self.key is None else (
             slab.chunks[0][self.key][0].as_py(),
             slab.chunks[-1][self.key][-1].as_py(),
@@ -126,10 +126,11 @@ class ShardWriter:
                 self.groups = part.group_fields(column_means(slab))
             return self.groups
 
-    def _part(self, slab: Slab, fields: tuple[str, ...], bar: Bar) -> Part:
-        chunks = [chunk.select(list(fields)) for chunk in slab.chunks]
+    def part(self, chunks: Sequence[pa.RecordBatch], fields: tuple[str, ...], bar: Bar) -> Part:
+        """One part of the given rows (stored form), stored. Thread-safe."""
+        chunks = [chunk.select(list(fields)) for chunk in chunks]
         columns = [[chunk.column(i) for chunk in chunks] for i in range(len(fields))]
-        digest = content.content_digest([self.stored.field(name) for name in fields], columns)
+        digest = content.content_digest(list(chunks[0].schema), columns)
         known = self.reuse.get((fields, digest))
         if known is not None:
             self.result.inherited.add(known.digest)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lake import config, history, lock, resolve, rows, stores, write
+from lake import config, edit, history, lock, resolve, rows, stores, unfinished, write
 from lake.cache import Cache
+from lake.columns import add_columns, compute_columns, update_rows
 from lake.commit import Signature, prepare
-from lake.convert import read
+from lake.convert import Source, read
 from lake.errors import NotFoundError
 from lake.format import names
 from lake.format.values import LogEntry
@@ -164,17 +165,7 @@ class Lake:
             shard_bytes=shard_bytes,
             may_be_empty=schema is not None,
         )
-        access = self.settings
-        source = partial(
-            read,
-            data,
-            order=order,
-            labels=labels,
-            schema=schema,
-            endpoint_url=access.endpoint_url,
-            region=access.region,
-            anonymous=access.anonymous,
-        )
+        source = partial(self._source, data, order=order, labels=labels, schema=schema)
         shown = self.progress if progress is None else progress
         entry = write.write(self.refs, asked, source, single_writer=self.single_writer, progress=shown)
         return self._version(name, entry)
@@ -253,6 +244,70 @@ class Lake:
         name = resolve.split(name)[0]
         history.remove(self.refs, name, Signature.of(None, message), single_writer=self.single_writer)
 
+    # --- changing rows and columns --------------------------------------------------------------
+
+    def delete_rows(self, name: str, where: Any, *, message: str | None = None) -> Version:
+        """Take out the rows that meet `where` (SQL text or pyarrow expression); only shards hit are written."""
+        work, signature = self._work(name), Signature.of(None, message)
+        return self._version(work.name, edit.delete_rows(work, where, signature, progress=self.progress))
+
+    def update_rows(self, name: str, data: Any, *, insert: bool = False, message: str | None = None) -> Version:
+        """Replace values in the rows whose keys `data` has: only its columns, only their parts of the shards hit.
+
+        Raises:
+            NotFoundError: a key that no row has, unless `insert` appends it with its other columns null.
+            ValueError: the dataset has no key, or `data` has a key twice.
+        """
+        work, signature = self._work(name), Signature.of(None, message)
+        source = self._source(data, key=... if work.document.key else None)
+        return self._version(
+            work.name, update_rows(work, source, signature, insert=insert, progress=self.progress)
+        )
+
+    def add_columns(
+        self,
+        name: str,
+        data: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        batch_size: int = 1024,
+        where: Any = None,
+        message: str | None = None,
+    ) -> Version:
+        """Put columns beside those there, in parts of their own; no other byte is written.
+
+        `data`: anything `commit` takes, joined by key (rows without one stay null) or, without a key column, by
+        position; or `fn(RecordBatch)` giving a batch, table or dict of arrays, which gets only `columns`, in
+        batches of at most `batch_size` rows. Finished shards are kept until the commit: the same call after a
+        crash goes on. `where`: only rows that meet it get values, the others keep theirs.
+        """
+        work, signature = self._work(name), Signature.of(None, message)
+        if not callable(data):
+            source = self._source(data, key=... if work.document.key else None)
+            return self._version(work.name, add_columns(work, source, signature, where=where, progress=self.progress))
+        token = unfinished.call_token(data, self.refs.info().id, work.name, columns, batch_size, where)
+        entry = compute_columns(
+            work,
+            data,
+            signature,
+            columns=columns,
+            batch_size=batch_size,
+            where=where,
+            kept=self.settings.cache_dir / "unfinished" / token if token else None,
+            progress=self.progress,
+        )
+        return self._version(work.name, entry)
+
+    def drop_columns(self, name: str, columns: Sequence[str], *, message: str | None = None) -> Version:
+        """Take columns out; no data is read or written, and earlier versions keep them."""
+        work = self._work(name)
+        return self._version(work.name, edit.drop_columns(work, columns, Signature.of(None, message)))
+
+    def compact(self, name: str, *, message: str | None = None) -> Version:
+        """Cut all rows anew: many small appends become full shards, exactly those of an overwrite."""
+        work, signature = self._work(name), Signature.of(None, message)
+        return self._version(work.name, edit.compact(work, signature, progress=self.progress))
+
     def log(self, name: str) -> list[LogEntry]:
         """The dataset's history, newest first."""
         name, _ = resolve.split(name)
@@ -267,6 +322,17 @@ class Lake:
         from lake.catalog import Catalog
 
         return Catalog(self).sql(query, params, **tables)
+
+    def _work(self, name: str) -> edit.Work:
+        cache = None if self._in_place else self.cache
+        return edit.Work.on(self.refs, resolve.split(name)[0], cache, single_writer=self.single_writer)
+
+    def _source(self, data: Any, **how: Any) -> Source:
+        """The caller's data as a stream of batches; a bucket is reached as the lake's own."""
+        access = self.settings
+        return read(
+            data, endpoint_url=access.endpoint_url, region=access.region, anonymous=access.anonymous, **how
+        )
 
     def _found(self, reference: Reference) -> tuple[str, LogEntry]:
         """A dataset's name and the entry meant: explicit, else what `lake.lock` says, else the head."""

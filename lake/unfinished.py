@@ -1,0 +1,107 @@
+"""Shards that a long call has finished, remembered on this machine so that the same call goes on after a crash.
+
+A folder for each call: one file says what the call makes, one for each finished shard is its manifest row. It
+counts only while the parts it names are still stored; losing the folder costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lake.errors import FormatError
+from lake.format import schema
+from lake.format.documents import sha256_hex
+from lake.format.names import part_keys
+from lake.format.segment import encode_segment, shards_of
+from lake.format.values import Shard
+from lake.guard import Guard
+
+_ANSWER = "columns"
+
+
+def call_token(function: Callable[..., Any], *arguments: Any) -> str | None:
+    """What tells a call of a function from others, its code included; None where that cannot be said."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    try:
+        closure = [cell.cell_contents for cell in function.__closure__ or ()]
+        held = cloudpickle.dumps((_instructions(code), function.__defaults__, function.__kwdefaults__, closure))
+    except Exception:  # whatever a captured value does not like about being pickled
+        return None
+    return sha256_hex(held + repr((function.__module__, function.__qualname__, *map(str, arguments))).encode())
+
+
+def _instructions(code: CodeType) -> tuple[Any, ...]:
+    """A function's code without where it stands in its file."""
+    constants = tuple(_instructions(value) if isinstance(value, CodeType) else value for value in code.co_consts)
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
+
+
+class Unfinished:
+    """Finished shards in `folder`; without one nothing is remembered. Thread-safe."""
+
+    def __init__(self, folder: Path | None, guard: Guard, key: str | None) -> None:
+        self._folder, self._guard, self._key = folder, guard, key
+        self._lock = threading.Lock()
+
+    def answer(self) -> pa.Schema | None:
+        """What an earlier run of the call found it makes; None if there was none."""
+        data = self._read(_ANSWER)
+        try:
+            return schema.decode_schema(data.decode()) if data is not None else None
+        except (FormatError, UnicodeDecodeError):
+            return None
+
+    def recall(self, shard: Shard) -> Shard | None:
+        """What an earlier run made of the shard, if all of it is still stored."""
+        data = self._read(_name(shard))
+        if data is None:
+            return None
+        try:
+            [made] = shards_of(pq.read_table(io.BytesIO(data)))
+        except (FormatError, ValueError, pa.ArrowException):
+            return None
+        stored = all(self._guard.has(part_keys(part.digest), part.bytes) for part in made.parts)
+        return made if stored else None
+
+    def remember(self, shard: Shard, made: Shard, answer: pa.Schema, columns: pa.Schema) -> None:
+        """Keep what was made of a shard; `answer`: the columns made, `columns`: those of the whole."""
+        if self._folder is None:
+            return
+        with self._lock:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if not (self._folder / _ANSWER).exists():
+                self._write(_ANSWER, schema.encode_schema(answer).encode())
+        self._write(_name(shard), encode_segment([made], columns, self._key)[1])
+
+    def forget(self) -> None:
+        """The call has landed, or will not be repeated."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes() if self._folder is not None else None
+        except OSError:
+            return None
+
+    def _write(self, name: str, data: bytes) -> None:
+        assert self._folder is not None
+        fresh = self._folder / f".{name}"
+        fresh.write_bytes(data)
+        fresh.replace(self._folder / name)
+
+
+def _name(shard: Shard) -> str:
+    return sha256_hex("".join(part.digest for part in shard.parts).encode())
