@@ -181,17 +181,16 @@ def _version_row(name: str, entry: LogEntry, document: VersionDocument) -> dict[
 def _pointers(
     lake: Lake, name: str, kind: str, folder: str
 ) -> Iterator[tuple[names.ParsedKey, dict[str, Any]]]:
-    """Pointers of the dataset's present life, each with its key and the time of its version."""
-    entries = lake.refs.entries(name)
-    if not entries or entries[0].version is None:
+    """Pointers of the dataset's present life, each with its key and what it says."""
+    head = lake.refs.head(name)
+    if head is None:
         return
-    times = {entry.version: entry.time for entry in entries}
     for found in lake.refs.store.list(names.dataset_prefix(name) + folder):
         key = names.parse_key(found.key)
         if key is not None and key.kind == kind:
             row = documents.parse(lake.refs.store.get(found.key), found.key)
-            if row.get("born") == entries[0].born:
-                yield key, row | {"dataset": name, "time": times.get(row["version"])}
+            if row.get("born") == head.born:
+                yield key, row | {"dataset": name}
 
 
 def _summary(stats: pa.ChunkedArray, rows: pa.Array) -> dict[str, Any]:
@@ -337,7 +336,7 @@ COLUMNS: Final = _schema(
     max=_TEXT,
     bytes=_COUNT,
 )
-TAGS: Final = _schema(dataset=_TEXT, tag=_TEXT, version=_TEXT, time=_TEXT)
+TAGS: Final = _schema(dataset=_TEXT, tag=_TEXT, version=_TEXT, seq=_COUNT, author=_TEXT, time=_TEXT)
 DERIVED: Final = _schema(dataset=_TEXT, fingerprint=_TEXT, version=_TEXT, time=_TEXT, sources=_TEXT)
 CACHE: Final = _schema(digest=_TEXT, layout=_TEXT, bytes=_COUNT, leases=_COUNT)
 

@@ -1,4 +1,5 @@
--- A row is the result of a pipeline: `fingerprint` names the pipeline with its sources, `version` what came out.
+-- A row is the result of a pipeline: `fingerprint` names the pipeline with its sources, `version` what
+-- came out, `time` when.
 create or replace view lake.derived as
 select
     dataset,

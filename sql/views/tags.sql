@@ -1,8 +1,10 @@
--- A row is a tag of a live dataset; `time` is when its version entered the log.
+-- A row is a tag of a live dataset; `seq` is the log entry whose version was tagged, `time` when.
 create or replace view lake.tags as
 select
     dataset,
     tag,
     version,
+    seq,
+    author,
     time::timestamptz as time
 from _tags

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 import lake
 from lake import config
 from lake.catalog.files import query, statements
-from lake.format import documents, log, names
+from lake.format import documents, names
 from lake.repo import Lake
 from lake.stores import open_store
 from lake.stores.wrappers import CountingStore
@@ -40,15 +39,9 @@ def lk(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     made.commit("copy", BIRDS, shard_bytes="64KiB")
     made.commit("fish", BIRDS[:10])
     made.commit("none", BIRDS[:0], schema=BIRDS.schema)
-    _remove(made, "fish")
-    _tag(made, "birds", "v1", made.log("birds")[1].version)
+    made.remove("fish")
+    made.tag("birds@#1", "v1")
     return made
-
-
-def _remove(made: Lake, name: str) -> None:
-    head = made.log(name)[0]
-    entry = replace(head, seq=2, version=None, parent=head.version, operation=log.REMOVE, rows_removed=10)
-    assert made.store.put_new(names.log_key(name, 2), log.encode_entry(entry))
 
 
 def _tag(made: Lake, name: str, tag: str, version: str | None, born: int = 1) -> None:
@@ -88,7 +81,7 @@ def test_the_log_has_every_entry(lk: Lake):
         ("birds", 2, "append", "more", 500, 0, 1),
         ("birds", 1, "overwrite", "first", 1500, 0, 1),
         ("copy", 1, "overwrite", None, 2000, 0, 1),
-        ("fish", 2, "remove", None, 10, 10, 1),
+        ("fish", 2, "remove", None, 0, 10, 1),
         ("fish", 1, "overwrite", None, 10, 0, 1),
         ("none", 1, "overwrite", None, 0, 0, 1),
     ]
@@ -175,8 +168,11 @@ def test_tags_are_those_of_the_present_life(lk: Lake):
     """One with an older `born` counts as absent."""
     _tag(lk, "birds", "old", lk.dataset("birds").version, born=7)
 
-    assert rows(lk, "select dataset, tag, version from lake.tags") == [
-        ("birds", "v1", lk.dataset("birds@v1").version)
+    assert rows(lk, "select dataset, tag, version, seq from lake.tags") == [
+        ("birds", "v1", lk.dataset("birds@v1").version, 1)
+    ]
+    assert rows(lk, "select t.time >= l.time from lake.tags t join lake.log l using (dataset, seq)") == [
+        (True,)
     ]
     assert rows(lk, 'select count(*) from "birds@v1"') == [(1500,)]
     assert rows(lk, "from lake.derived") == []
@@ -292,7 +288,7 @@ GOLDEN: dict[str, tuple[dict[str, str], tuple[str, ...], list[tuple[Any, ...]]]]
     "growth": (
         {},
         ("dataset", "commits", "rows_added", "rows_removed"),
-        [("birds", 2, 2000, 0), ("copy", 1, 2000, 0), ("fish", 2, 20, 10), ("none", 1, 0, 0)],
+        [("birds", 2, 2000, 0), ("copy", 1, 2000, 0), ("fish", 2, 10, 10), ("none", 1, 0, 0)],
     ),
     "parts": ({"dataset": "birds"}, ("fields",), [(["key", "label", "grams"],), (["photo"],)]),
     "shared": ({}, ("dataset", "other"), [("birds", "copy")]),
