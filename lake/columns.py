@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lake.bounds import NONE
 from lake.commit import Signature
 from lake.convert import Source
-from lake.edit import Work, each, matches, plain_batches
+from lake.edit import Work, each, matches, plain_batches, stored_rows
 from lake.errors import NotFoundError, SchemaError
 from lake.format import cuts, draft, schema, stats
 from lake.format.values import LogEntry, Part, Shard
@@ -58,7 +57,7 @@ def update_rows(
         def one(_: int, shard: Shard) -> Shard:
             if not new.may_have(shard):
                 return shard
-            places = new.places(work.reader.stored_column(shard, key))
+            places = new.places(stored_rows(work.reader, shard, np.arange(shard.rows), [key])[key])
             found[places[places >= 0]] = True
             return put_values(work, shard, changed, new.table, places, bar) if (places >= 0).any() else shard
 
@@ -67,7 +66,8 @@ def update_rows(
         if len(missing) and not insert:
             first = new.table[key].take(pa.array(missing[:5])).to_pylist()
             raise NotFoundError(
-                f"{len(missing):,} keys are not in {work.name!r}, first {', '.join(map(repr, first))}; insert=True adds them"
+                f"{len(missing):,} keys are not in {work.name!r}, first {', '.join(map(repr, first))}; "
+                "insert=True adds them"
             )
         if len(missing):
             shards += _inserted(work, new.table.take(pa.array(missing)), bar)
@@ -99,7 +99,9 @@ def add_columns(
 
         def one(number: int, shard: Shard) -> Shard:
             if by_key:
-                places = new.places(work.reader.stored_column(shard, str(key)))
+                places = new.places(
+                    stored_rows(work.reader, shard, np.arange(shard.rows), [str(key)])[str(key)]
+                )
             else:
                 places = np.arange(starts[number], starts[number + 1])
             if test is not None:
@@ -134,7 +136,9 @@ def compute_columns(
     making = _Made(work, where)
 
     def one(number: int, shard: Shard, bar: Bar) -> Shard:
-        rows = np.flatnonzero(matches(work.reader, shard, test)) if test is not None else np.arange(shard.rows)
+        rows = (
+            np.flatnonzero(matches(work.reader, shard, test)) if test is not None else np.arange(shard.rows)
+        )
         with turn:
             found = []
             for start in range(0, len(rows), batch_size):
@@ -194,7 +198,7 @@ def put_values(
             parts += [one] if one is not None else []
             continue
         arrays = {}
-        old = work.reader.stored_rows(shard, np.arange(shard.rows), [name for name in fields if one is not None])
+        old = stored_rows(work.reader, shard, np.arange(shard.rows), fields if one is not None else ())
         for name in fields:
             before = old[name].combine_chunks() if one is not None else None
             after = _merged(before, new[name], places) if name in columns else before
@@ -205,9 +209,8 @@ def put_values(
         batch = pa.RecordBatch.from_pydict(arrays)
         parts.append(work.writer.part([batch], fields, bar))
     held_stats = stats.shard_stats([pa.RecordBatch.from_pydict(changed)], pa.schema(_fields(changed)))
-    known = {name: value for name, value in (shard.stats | held_stats).items()}
     raw = shard.raw_bytes + -(-growth // 8)
-    return replace(shard, parts=tuple(parts), stats=known, raw_bytes=raw)
+    return replace(shard, parts=tuple(parts), stats=shard.stats | held_stats, raw_bytes=raw)
 
 
 def _merged(before: pa.Array | None, new: pa.ChunkedArray, places: np.ndarray) -> pa.Array:
@@ -252,7 +255,9 @@ class _Rows:
         known = shard.stats.get(str(self.key))
         if known is None or known.min is None or known.max is None or self._span is None:
             return True
-        if isinstance(known.min, (str, int, bytes)) and isinstance(self._span["min"].as_py(), type(known.min)):
+        if isinstance(known.min, (str, int, bytes)) and isinstance(
+            self._span["min"].as_py(), type(known.min)
+        ):
             return bool(known.min <= self._span["max"].as_py() and known.max >= self._span["min"].as_py())
         return True
 
@@ -268,7 +273,9 @@ class _Rows:
         same = pc.equal(self._keys.take(pa.array(found[rows])), asked.take(pa.array(rows)))
         if pc.all(same).as_py() is not False:
             return found
-        exact = pc.fill_null(pc.index_in(asked, value_set=self._keys), -1)  # two keys of one hash: once in ages
+        exact = pc.fill_null(
+            pc.index_in(asked, value_set=self._keys), -1
+        )  # two keys of one hash: once in ages
         return np.asarray(exact).astype(np.int64)
 
     def _check_unique(self) -> None:
@@ -278,7 +285,9 @@ class _Rows:
         counts = self._keys.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1))
         if len(twice):
-            raise ValueError(f"key {twice[0]['values'].as_py()!r} is in the data {twice[0]['counts'].as_py()} times")
+            raise ValueError(
+                f"key {twice[0]['values'].as_py()!r} is in the data {twice[0]['counts'].as_py()} times"
+            )
 
 
 def _hashes(keys: pa.Array) -> np.ndarray:
@@ -306,9 +315,13 @@ def _joined(work: Work, source: Source, head: draft.Head) -> Iterator[tuple[_Row
 def _key_of(work: Work, source: Source) -> str:
     key = work.document.key
     if key is None:
-        raise ValueError(f"{work.name!r} was committed without a key: rows cannot be told apart to update them")
+        raise ValueError(
+            f"{work.name!r} was committed without a key: rows cannot be told apart to update them"
+        )
     if key not in source.schema.names:
-        raise SchemaError(f"the data lacks the key column {key!r} of {work.name!r}; it has {', '.join(source.schema.names)}")
+        raise SchemaError(
+            f"the data lacks the key column {key!r} of {work.name!r}; it has {', '.join(source.schema.names)}"
+        )
     if len(source.schema.names) == 1:
         raise SchemaError(f"the data has nothing but the key {key!r}: there is no column to update")
     return key
@@ -382,7 +395,9 @@ class _Made:
             return
         _check_new(self._work, answer.names, self._where)
         if self._work.document.key in answer.names:
-            raise SchemaError(f"the function gave the key column {self._work.document.key!r}; it gives new columns only")
+            raise SchemaError(
+                f"the function gave the key column {self._work.document.key!r}; it gives new columns only"
+            )
         self.answer = answer
         fields = [_nullable(self._work, field) for field in answer]
         self.head = _head_with(self._work, fields)
@@ -391,12 +406,13 @@ class _Made:
 
     def recall(self, shard: Shard) -> None:
         """Count the values of a shard that an earlier run made."""
-        assert self.head is not None and self._vocab is not None
+        assert self.head is not None
+        assert self._vocab is not None
         names = [field.name for field in self.answer if pa.types.is_dictionary(field.type)]
         if names:
             widened = replace(self._work.document, schema=self.head.schema)
             reader = PartReader(self._work.refs, widened, self._work.reader.cache)
-            for batch in reader.stored_rows(shard, np.arange(shard.rows), names).to_batches():
+            for batch in stored_rows(reader, shard, np.arange(shard.rows), names).to_batches():
                 self._vocab.add(batch)
 
     def vocabulary(self) -> dict[str, list[Any]]:
@@ -412,7 +428,9 @@ def _as_batch(answer: Any) -> pa.RecordBatch:
         return batch
     if isinstance(answer, Mapping):
         return pa.RecordBatch.from_pydict({name: _as_array(value) for name, value in answer.items()})
-    raise TypeError(f"the function gives a batch, a table or a mapping of columns, not {type(answer).__name__}")
+    raise TypeError(
+        f"the function gives a batch, a table or a mapping of columns, not {type(answer).__name__}"
+    )
 
 
 def _as_array(values: Any) -> pa.Array:

@@ -8,6 +8,7 @@ A crash in between leaves objects that nothing names, which only gc deletes.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import itertools
 import os
@@ -72,7 +73,13 @@ def prepare(refs: Refs, *, single_writer: bool = False, grace: str = "7d") -> La
     except NotFoundError:
         if not single_writer:
             stores.probe(store)
-        fresh = {"format": names.FORMAT, "id": uuid.uuid4().hex, "created": now(), "grace": grace, "needs": documents.NO_NEEDS}
+        fresh = {
+            "format": names.FORMAT,
+            "id": uuid.uuid4().hex,
+            "created": now(),
+            "grace": grace,
+            "needs": documents.NO_NEEDS,
+        }
         store.put_new(names.LAKE, documents.canonical(fresh))
         data = store.get(names.LAKE)
     if not single_writer and (os.getpid(), store.url) not in _probed:
@@ -116,7 +123,9 @@ def land(
             assert base.entry is not None
             return base.entry
         if same:
-            draft = replace(draft, operation="same", document=base.document, segments=(), rows_added=0, rows_removed=0)
+            draft = replace(
+                draft, operation="same", document=base.document, segments=(), rows_added=0, rows_removed=0
+            )
         entry = _entry(refs, guard, name, base, draft, signature)
         rival = _create(refs, guard, name, entry, give_up)
         if rival is None:
@@ -152,7 +161,9 @@ def find_txn(refs: Refs, name: str, txn: str) -> LogEntry | None:
         if entry.txn != txn:
             continue
         if any(later.version is None for later in entries if later.seq > entry.seq):
-            raise ConflictError(f"txn {txn!r} was committed to {name!r} as #{entry.seq}, and the dataset was removed since")
+            raise ConflictError(
+                f"txn {txn!r} was committed to {name!r} as #{entry.seq}, and the dataset was removed since"
+            )
         return entry
     return None
 
@@ -161,11 +172,16 @@ def conflict(name: str, why: str, base: Base, *, retryable: bool = False) -> Con
     """The error that says who moved the head, and whether repeating is safe."""
     entry = base.entry
     who = (
-        f"; the head of {name!r} is now #{entry.seq} by {entry.author} at {entry.time}: {entry.message or entry.operation!r}"
+        f"; the head of {name!r} is now #{entry.seq} by {entry.author} at {entry.time}: "
+        f"{entry.message or entry.operation!r}"
         if entry
         else f"; {name!r} has no versions"
     )
-    advice = "Repeating is safe." if retryable else "Look at it before repeating (expect=None takes whatever is there)."
+    advice = (
+        "Repeating is safe."
+        if retryable
+        else "Look at it before repeating (expect=None takes whatever is there)."
+    )
     return ConflictError(f"{why}{who}. {advice}", retryable=retryable)
 
 
@@ -173,7 +189,9 @@ def conflict(name: str, why: str, base: Base, *, retryable: bool = False) -> Con
 
 
 def _changes_nothing(draft: Draft, base: Base) -> bool:
-    return draft.document is not None and base.document is not None and draft.document.data == base.document.data
+    return (
+        draft.document is not None and base.document is not None and draft.document.data == base.document.data
+    )
 
 
 def _claim_txn(refs: Refs, name: str, base: Base, txn: str) -> LogEntry | None:
@@ -222,7 +240,9 @@ def _claim_name(refs: Refs, name: str, base: Base) -> None:
         return
     spelled = documents.parse(refs.store.get(key), key)["name"]
     if spelled != name:
-        raise ValueError(f"{name!r} differs from the dataset {spelled!r} by case only; use that name or another")
+        raise ValueError(
+            f"{name!r} differs from the dataset {spelled!r} by case only; use that name or another"
+        )
 
 
 def _create(refs: Refs, guard: Guard, name: str, entry: LogEntry, give_up: float) -> LogEntry | None:
@@ -260,18 +280,16 @@ def _read_back(refs: Refs, name: str, entry: LogEntry, give_up: float, cause: Ex
             if not error.retryable:
                 break
     raise CommitStateUnknown(
-        f"the store stopped answering while commit #{entry.seq} of {name!r} was being made ({cause}); it may have landed. "
-        f"Commit again with txn={entry.txn!r}: that finds it if it did, and never doubles it.",
+        f"the store stopped answering while commit #{entry.seq} of {name!r} was being made ({cause}); "
+        f"it may have landed. Commit again with txn={entry.txn!r}: that finds it if it did, and never doubles it.",
         txn=entry.txn,
     ) from cause
 
 
 def _hint(refs: Refs, name: str, seq: int) -> None:
     """Leave a hint where the head is; it may be stale or missing, so a failure is nobody's business."""
-    try:
+    with contextlib.suppress(StoreError):
         refs.store.put(names.head_key(name), str(seq).encode())
-    except StoreError:
-        pass
 
 
 def now() -> str:
@@ -284,5 +302,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a passwd entry
         return "unknown"
-
-

@@ -102,10 +102,14 @@ class _Splice:
             bytes_reused=made.bytes - work.writer.result.bytes_new,
         )
 
-    def _run(self, now: tuple[Shard, ...], document: VersionDocument, base: Base) -> tuple[int, tuple[Shard, ...]]:
+    def _run(
+        self, now: tuple[Shard, ...], document: VersionDocument, base: Base
+    ) -> tuple[int, tuple[Shard, ...]]:
         """Where the shards that the work began with stand in a newer head, and what follows them."""
         old, new = draft.identity(self.work.shards), draft.identity(now)
-        starts = [at for at in range(len(new) - len(old) + 1) if new[at : at + len(old)] == old] if old else [0]
+        starts = (
+            [at for at in range(len(new) - len(old) + 1) if new[at : at + len(old)] == old] if old else [0]
+        )
         if not starts:
             raise conflict(self.work.name, f"rows that {self.operation} began with have changed", base)
         return starts[0], now[starts[0] + len(old) :]
@@ -116,7 +120,9 @@ class _Splice:
         kept = pa.schema(list(now.schema)[: len(then.schema)], now.schema.metadata)
         if not kept.equals(then.schema, check_metadata=True) or (now.key, now.cuts) != (then.key, then.cuts):
             raise conflict(self.work.name, f"columns that {self.operation} began with have changed", base)
-        later = [field for field in list(now.schema)[len(then.schema) :] if field.name not in new.schema.names]
+        later = [
+            field for field in list(now.schema)[len(then.schema) :] if field.name not in new.schema.names
+        ]
         columns = pa.schema([*new.schema, *later], new.schema.metadata)
         vocab = draft.longer_vocab(columns, now.vocab, new.vocab)
         return replace(new, schema=columns, vocab=vocab, meta=now.meta, recipe=now.recipe)
@@ -137,10 +143,16 @@ def delete_rows(work: Work, where: Any, signature: Signature, *, progress: bool 
         removed += int(met.sum())
         if not met.any():
             return shard
-        return None if met.all() else rewrite(work, shard, np.flatnonzero(~met), int(manifest.starts[number]), bar)
+        return (
+            None
+            if met.all()
+            else rewrite(work, shard, np.flatnonzero(~met), int(manifest.starts[number]), bar)
+        )
 
     with show(progress, f"delete rows of {work.name}", work.document.raw_bytes, unit="bytes") as bar:
-        kept = [shard for shard in each(work.shards, lambda n, shard: one(n, shard, bar)) if shard is not None]
+        kept = [
+            shard for shard in each(work.shards, lambda n, shard: one(n, shard, bar)) if shard is not None
+        ]
     return work.land("delete_rows", kept, signature, rows=(0, removed))
 
 
@@ -151,7 +163,9 @@ def drop_columns(work: Work, columns: Sequence[str], signature: Signature) -> Lo
     if unknown:
         raise SchemaError(f"{work.name!r} has no column {unknown[0]!r}; it has {', '.join(old.schema.names)}")
     if old.key in columns:
-        raise SchemaError(f"{old.key!r} is the key of {work.name!r}: commit again with another key to drop it")
+        raise SchemaError(
+            f"{old.key!r} is the key of {work.name!r}: commit again with another key to drop it"
+        )
     kept = [field for field in old.schema if field.name not in columns]
     if not kept:
         raise SchemaError(f"{work.name!r} must keep a column; remove the dataset instead")
@@ -169,7 +183,9 @@ def compact(work: Work, signature: Signature, *, progress: bool | None) -> LogEn
     groups = grouping(work.shards[-1], work.writer.stored) if work.shards else None
     layout = work.document.cuts
     reuse = reusable(work.shards, layout.target)
-    writer = ShardWriter(work.guard, work.writer.stored, work.document.key, layout, groups=groups, reuse=reuse)
+    writer = ShardWriter(
+        work.guard, work.writer.stored, work.document.key, layout, groups=groups, reuse=reuse
+    )
     work = replace(work, writer=writer)
     with show(progress, f"compact {work.name}", work.document.raw_bytes, unit="bytes") as bar:
         made = ingest(_stored_batches(work), writer, bar)
@@ -192,8 +208,7 @@ def each(shards: Sequence[Shard], change: Callable[[int, Shard], Any]) -> list[A
 
 def rewrite(work: Work, shard: Shard, rows: np.ndarray, first: int, bar: Bar) -> Shard:
     """The shard with only these of its rows; `first`: the number of its first row in the version."""
-    table = work.reader.stored_rows(shard, rows, [field.name for field in work.writer.stored])
-    chunks = tuple(schema.conform(batch, work.writer.stored) for batch in table.to_batches())
+    chunks = tuple(stored_rows(work.reader, shard, rows, work.writer.stored.names).to_batches())
     bits = sum(int(cuts.row_bits(chunk).sum()) for chunk in chunks)
     last = chunks[-1].slice(chunks[-1].num_rows - 1)
     cut = int(cuts.row_hashes(last, work.document.key, first + len(rows) - 1)[0])
@@ -213,10 +228,19 @@ def without(shard: Shard, columns: Sequence[str]) -> Shard:
 
 def matches(reader: PartReader, shard: Shard, test: Condition) -> np.ndarray:
     """Which rows of a shard meet a condition, as a mask."""
-    table = reader.shard(shard, list(test.columns))
     if not test.columns:
         return np.asarray(test.mask(pa.RecordBatch.from_pydict({"": pa.nulls(shard.rows)})))
+    table = reader.rows(shard, np.arange(shard.rows), test.columns)
     return np.concatenate([test.mask(batch) for batch in table.to_batches()])
+
+
+def stored_rows(reader: PartReader, shard: Shard, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
+    """These rows of a shard as parts hold them: dictionary columns as their values, absent columns null."""
+    stored = schema.stored_schema(
+        pa.schema([reader.schema.field(name) for name in columns], reader.schema.metadata)
+    )
+    batches = [schema.conform(batch, stored) for batch in reader.rows(shard, rows, columns).to_batches()]
+    return pa.Table.from_batches(batches, stored)
 
 
 def plain_batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -227,4 +251,6 @@ def plain_batches(table: pa.Table) -> list[pa.RecordBatch]:
 
 def _stored_batches(work: Work) -> Iterator[pa.RecordBatch]:
     for shard in work.shards:
-        yield from work.reader.stored_rows(shard, np.arange(shard.rows), work.writer.stored.names).to_batches()
+        yield from stored_rows(
+            work.reader, shard, np.arange(shard.rows), work.writer.stored.names
+        ).to_batches()

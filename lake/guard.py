@@ -96,7 +96,8 @@ class Guard:
         created = generation is not None and create(keys(generation))
         if generation is not None and not created and self._missing(keys, size) is not None:
             raise ConflictError(
-                f"{keys(0)} in {self.store.url} is being collected; repeating the commit writes it again", retryable=True
+                f"{keys(0)} in {self.store.url} is being collected; repeating the commit writes it again",
+                retryable=True,
             )
         self._rely(keys)
         return created

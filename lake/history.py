@@ -14,7 +14,9 @@ from lake.guard import Guard
 from lake.refs import Base, Refs
 
 
-def tag(refs: Refs, name: str, entry: LogEntry, label: str, signature: Signature, *, single_writer: bool) -> None:
+def tag(
+    refs: Refs, name: str, entry: LogEntry, label: str, signature: Signature, *, single_writer: bool
+) -> None:
     """Give a version an immutable name; the same name for the same version again is no error.
 
     Raises:
@@ -65,7 +67,9 @@ def tags(refs: Refs, name: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def rollback(refs: Refs, name: str, target: LogEntry, signature: Signature, *, single_writer: bool) -> LogEntry:
+def rollback(
+    refs: Refs, name: str, target: LogEntry, signature: Signature, *, single_writer: bool
+) -> LogEntry:
     """Make an earlier version the head again; what came since stays in the log."""
     assert target.version is not None
     guard = Guard(refs.store, prepare(refs, single_writer=single_writer).grace)

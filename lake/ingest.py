@@ -106,9 +106,13 @@ class ShardWriter:
     def write(self, slab: Slab, bar: Bar, groups: Groups | None = None) -> Shard:
         """One shard, its parts stored. `groups`: other than the writer's. Thread-safe."""
         parts = tuple(self.part(slab.chunks, fields, bar) for fields in groups or self._grouping(slab))
-        keys = (None, None) if self.key is None else (
-            slab.chunks[0][self.key][0].as_py(),
-            slab.chunks[-1][self.key][-1].as_py(),
+        keys = (
+            (None, None)
+            if self.key is None
+            else (
+                slab.chunks[0][self.key][0].as_py(),
+                slab.chunks[-1][self.key][-1].as_py(),
+            )
         )
         return Shard(
             rows=slab.rows,
@@ -169,7 +173,10 @@ def column_means(slab: Slab) -> dict[str, float]:
 def reusable(shards: Iterable[Shard], target: int) -> Reuse:
     """Parts that may be taken over by content, because they have the record batches that they would be given now."""
     return {
-        (one.fields, one.content): one for shard in shards for one in shard.parts if part.fits(one, shard.rows, target)
+        (one.fields, one.content): one
+        for shard in shards
+        for one in shard.parts
+        if part.fits(one, shard.rows, target)
     }
 
 
@@ -208,5 +215,7 @@ def ingest(batches: Iterable[pa.RecordBatch], writer: ShardWriter, bar: Bar) -> 
             raise
     result.shards = [future.result() for future in done]
     if sum(shard.rows for shard in result.shards) != result.rows:
-        raise AssertionError(f"{result.rows} rows came in, {sum(shard.rows for shard in result.shards)} are in shards")
+        raise AssertionError(
+            f"{result.rows} rows came in, {sum(shard.rows for shard in result.shards)} are in shards"
+        )
     return result

@@ -76,7 +76,8 @@ class Refs:
                 data = self.store.get(names.LAKE)
             except NotFoundError as error:
                 raise NotFoundError(
-                    f"no lake at {self.store.url} ({error}). `lake init {self.store.url}` or the first commit makes one."
+                    f"no lake at {self.store.url} ({error}). "
+                    f"`lake init {self.store.url}` or the first commit makes one."
                 ) from error
             self._info = decode_info(data, self.store.url)
         return self._info
@@ -204,7 +205,9 @@ def decode_info(data: bytes, url: str) -> LakeInfo:
     if not isinstance(document, dict) or document.get("format") != names.FORMAT:
         raise FormatError(f"{what} is not of format {names.FORMAT}: upgrade lake to read it")
     documents.check_needs(document.get("needs"), what)
-    return LakeInfo(id=str(document["id"]), created=str(document["created"]), grace=parse_duration(document["grace"]))
+    return LakeInfo(
+        id=str(document["id"]), created=str(document["created"]), grace=parse_duration(document["grace"])
+    )
 
 
 def generations(store: Store, keys: Keys) -> list[Object]:
@@ -234,7 +237,8 @@ def read_generation(store: Store, keys: Keys, digest: str) -> bytes:
         wrong = copy.key
     if wrong is not None:
         raise IntegrityError(
-            f"{wrong} in {store.url} differs from the digest in its name; `lake verify` shows what it hurts", digest=digest
+            f"{wrong} in {store.url} differs from the digest in its name; `lake verify` shows what it hurts",
+            digest=digest,
         )
     raise NotFoundError(f"no {keys(0)} in {store.url}, in any generation")
 
@@ -251,4 +255,3 @@ def _gallop(exists: Callable[[int], bool], known: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if exists(middle) else (low, middle)
     return low
-

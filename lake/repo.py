@@ -73,7 +73,12 @@ class Lake:
     """One store prefix holding many datasets. Made by `lake.open`; safe to use from several threads."""
 
     def __init__(
-        self, store: Store, settings: config.Settings, *, single_writer: bool = False, progress: bool | None = None
+        self,
+        store: Store,
+        settings: config.Settings,
+        *,
+        single_writer: bool = False,
+        progress: bool | None = None,
     ) -> None:
         self.store = store
         self.settings = settings
@@ -195,7 +200,9 @@ class Lake:
             ConflictError: the dataset has this tag on another version.
         """
         name, entry = self._head_or(reference)
-        history.tag(self.refs, name, entry, tag, Signature.of(None, message), single_writer=self.single_writer)
+        history.tag(
+            self.refs, name, entry, tag, Signature.of(None, message), single_writer=self.single_writer
+        )
 
     def untag(self, name: str, tag: str) -> None:
         """Take a tag away."""
@@ -203,7 +210,10 @@ class Lake:
 
     def tags(self, name: str) -> dict[str, str]:
         """The dataset's tags and the version id that each names."""
-        return {tag: str(found["version"]) for tag, found in history.tags(self.refs, resolve.split(name)[0]).items()}
+        return {
+            tag: str(found["version"])
+            for tag, found in history.tags(self.refs, resolve.split(name)[0]).items()
+        }
 
     def pin(self, reference: Reference) -> Version:
         """Make this project read a version (of a plain name: the head): `lake.lock` says so, and gc spares it."""
@@ -230,7 +240,9 @@ class Lake:
         name = resolve.split(name)[0]
         target = resolve.find(self.refs, name, to.removeprefix("@"))
         signature = Signature.of(None, message)
-        return self._version(name, history.rollback(self.refs, name, target, signature, single_writer=self.single_writer))
+        return self._version(
+            name, history.rollback(self.refs, name, target, signature, single_writer=self.single_writer)
+        )
 
     def copy(self, reference: Reference, name: str, *, message: str | None = None) -> Version:
         """Make a version the first of the new dataset `name`; no data moves."""
@@ -251,7 +263,9 @@ class Lake:
         work, signature = self._work(name), Signature.of(None, message)
         return self._version(work.name, edit.delete_rows(work, where, signature, progress=self.progress))
 
-    def update_rows(self, name: str, data: Any, *, insert: bool = False, message: str | None = None) -> Version:
+    def update_rows(
+        self, name: str, data: Any, *, insert: bool = False, message: str | None = None
+    ) -> Version:
         """Replace values in the rows whose keys `data` has: only its columns, only their parts of the shards hit.
 
         Raises:
@@ -284,7 +298,9 @@ class Lake:
         work, signature = self._work(name), Signature.of(None, message)
         if not callable(data):
             source = self._source(data, key=... if work.document.key else None)
-            return self._version(work.name, add_columns(work, source, signature, where=where, progress=self.progress))
+            return self._version(
+                work.name, add_columns(work, source, signature, where=where, progress=self.progress)
+            )
         token = unfinished.call_token(data, self.refs.info().id, work.name, columns, batch_size, where)
         entry = compute_columns(
             work,
@@ -317,7 +333,9 @@ class Lake:
         """The dataset's versions since it last came into being, newest first, without expired ones."""
         return [self._version(name, entry) for entry in resolve.living(self.log(name))]
 
-    def sql(self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **tables: Any) -> duckdb.DuckDBPyRelation:
+    def sql(
+        self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **tables: Any
+    ) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation: datasets by name (`birds`, `"birds@v1"`), `lake.*` and your own frames are tables."""
         from lake.catalog import Catalog
 
@@ -342,7 +360,9 @@ class Lake:
             head = self.refs.head(name)
             if head and head.version != pinned and (name, pinned) not in self._told:
                 self._told.add((name, pinned))
-                _log.warning("%s: %s says %s, the head is %s", name, lock.path(), pinned[:12], str(head.version)[:12])
+                _log.warning(
+                    "%s: %s says %s, the head is %s", name, lock.path(), pinned[:12], str(head.version)[:12]
+                )
             return name, entry
         return name, resolve.find(self.refs, name, selector)
 

@@ -32,7 +32,9 @@ def split(reference: object) -> tuple[str, str | None]:
     named, version = getattr(reference, "name", None), getattr(reference, "version", None)
     if isinstance(named, str) and isinstance(version, str):
         return named, version
-    raise TypeError(f"a dataset is named by a text, a Version or a Dataset, not by {type(reference).__name__}")
+    raise TypeError(
+        f"a dataset is named by a text, a Version or a Dataset, not by {type(reference).__name__}"
+    )
 
 
 def find(refs: Refs, name: str, selector: str | None = None) -> LogEntry:
@@ -61,7 +63,13 @@ def missing_dataset(refs: Refs, name: str) -> NotFoundError:
     """The error for a name that no dataset has, with the nearest that one has."""
     known = refs.datasets()
     near = difflib.get_close_matches(name, known, 1)
-    hint = f"; nearest: {near[0]!r}" if near else f"; there are {len(known)} datasets" if known else "; the lake is empty"
+    hint = (
+        f"; nearest: {near[0]!r}"
+        if near
+        else f"; there are {len(known)} datasets"
+        if known
+        else "; the lake is empty"
+    )
     return NotFoundError(f"no dataset {name!r} in {refs.store.url}{hint}")
 
 
@@ -87,7 +95,9 @@ def kept(refs: Refs, name: str, born: int) -> set[str]:
 
 def _by_seq(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
     if not selector[1:].isdecimal():
-        raise ValueError(f"{name}@{selector}: after # comes the number of a log entry, such as {name}@#{head.seq}")
+        raise ValueError(
+            f"{name}@{selector}: after # comes the number of a log entry, such as {name}@#{head.seq}"
+        )
     seq = int(selector[1:])
     if not 1 <= seq <= head.seq:
         raise NotFoundError(f"no {name}@#{seq}: the log of {name!r} goes from #1 to #{head.seq}")
@@ -98,8 +108,12 @@ def _by_id(refs: Refs, name: str, head: LogEntry, prefix: str) -> LogEntry:
     if head.version is not None and head.version == prefix:
         return head
     folder = names.dataset_prefix(name) + "versions/"
-    stored = {parsed.digest for found in refs.store.list(folder + prefix) if (parsed := names.parse_key(found.key))}
-    entries = [entry for entry in refs.search(name, head.seq) if entry.version in stored] if len(stored) > 1 else []
+    stored = {
+        parsed.digest for found in refs.store.list(folder + prefix) if (parsed := names.parse_key(found.key))
+    }
+    entries = (
+        [entry for entry in refs.search(name, head.seq) if entry.version in stored] if len(stored) > 1 else []
+    )
     if len({entry.version for entry in entries}) > 1:
         some = ", ".join(sorted({str(entry.version)[:16] for entry in entries}))
         raise ValueError(f"{name}@{prefix} fits several versions: {some}; give more digits")
@@ -132,7 +146,9 @@ def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
         else:
             high = middle - 1
     if not low:
-        raise NotFoundError(f"{name!r} had no version yet at {selector}; its log begins at {refs.entry(name, 1).time}")
+        raise NotFoundError(
+            f"{name!r} had no version yet at {selector}; its log begins at {refs.entry(name, 1).time}"
+        )
     return _usable(refs, name, refs.entry(name, low))
 
 
@@ -150,4 +166,8 @@ def _by_tag(refs: Refs, name: str, head: LogEntry, tag: str) -> LogEntry:
 def living(entries: list[LogEntry]) -> list[LogEntry]:
     """Of a log, newest first: the entries with a version to read, since the dataset last came into being."""
     born = entries[0].born if entries and entries[0].version is not None else None
-    return [e for e in entries if born is not None and e.born == born and e.version is not None and e.operation != log.EXPIRED]
+    return [
+        e
+        for e in entries
+        if born is not None and e.born == born and e.version is not None and e.operation != log.EXPIRED
+    ]

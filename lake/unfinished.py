@@ -36,15 +36,21 @@ def call_token(function: Callable[..., Any], *arguments: Any) -> str | None:
         return None
     try:
         closure = [cell.cell_contents for cell in function.__closure__ or ()]
-        held = cloudpickle.dumps((_instructions(code), function.__defaults__, function.__kwdefaults__, closure))
+        held = cloudpickle.dumps(
+            (_instructions(code), function.__defaults__, function.__kwdefaults__, closure)
+        )
     except Exception:  # whatever a captured value does not like about being pickled
         return None
-    return sha256_hex(held + repr((function.__module__, function.__qualname__, *map(str, arguments))).encode())
+    return sha256_hex(
+        held + repr((function.__module__, function.__qualname__, *map(str, arguments))).encode()
+    )
 
 
 def _instructions(code: CodeType) -> tuple[Any, ...]:
     """A function's code without where it stands in its file."""
-    constants = tuple(_instructions(value) if isinstance(value, CodeType) else value for value in code.co_consts)
+    constants = tuple(
+        _instructions(value) if isinstance(value, CodeType) else value for value in code.co_consts
+    )
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
 
 

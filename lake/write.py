@@ -24,7 +24,9 @@ from lake.progress import progress as show
 from lake.refs import Base, Refs
 
 Mode = Literal["overwrite", "append"]
-Expect = str | EllipsisType | None  # a version id; ... = the head seen when the call began; None = whatever is there
+Expect = (
+    str | EllipsisType | None
+)  # a version id; ... = the head seen when the call began; None = whatever is there
 SHARD_BYTES = 16 * 2**10, 2**40  # least and most raw bytes of a shard's target
 
 _log = logging.getLogger("lake")
@@ -62,13 +64,19 @@ def request(
     if mode not in (None, "overwrite", "append"):
         raise ValueError(f"mode is 'overwrite' or 'append', not {mode!r}")
     if mode is None and signature.given:
-        raise ValueError("with a txn say mode='append' or mode='overwrite': a job that forgets it must not replace the table")
+        raise ValueError(
+            "with a txn say mode='append' or mode='overwrite': a job that forgets it must not replace the table"
+        )
     if meta is not None and not isinstance(meta, Mapping):
         raise TypeError(f"meta is a mapping, not {type(meta).__name__}")
-    documents.canonical({"meta": dict(meta or {}), "recipe": recipe})  # JSON, or an error before anything is stored
+    documents.canonical(
+        {"meta": dict(meta or {}), "recipe": recipe}
+    )  # JSON, or an error before anything is stored
     target = parse_bytes(shard_bytes)
     if target is None or not SHARD_BYTES[0] <= target <= SHARD_BYTES[1]:
-        raise ValueError(f"shard_bytes is between {SHARD_BYTES[0]:,} and {SHARD_BYTES[1]:,} bytes, not {shard_bytes!r}")
+        raise ValueError(
+            f"shard_bytes is between {SHARD_BYTES[0]:,} and {SHARD_BYTES[1]:,} bytes, not {shard_bytes!r}"
+        )
     whole = None if meta is None else dict(meta)
     chosen: Mode = "append" if mode == "append" else "overwrite"
     return Request(name, chosen, key, whole, recipe, signature, expect, target, may_be_empty)
@@ -94,13 +102,19 @@ def write(
     shards = _shards_to_look_at(refs, start.document, asked.mode)
     aim = aim_at(start.document, shards, source, asked)
     vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass(aim.key)
-    writer = ShardWriter(guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=reusable(shards, aim.cuts.target))
+    writer = ShardWriter(
+        guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=reusable(shards, aim.cuts.target)
+    )
     with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar:
         made = ingest(_watched(source, vocab, classes), writer, bar)
     if source.rows is not None and source.rows != made.rows:
-        raise SchemaError(f"the input announced {source.rows:,} rows and gave {made.rows:,}; nothing was committed")
+        raise SchemaError(
+            f"the input announced {source.rows:,} rows and gave {made.rows:,}; nothing was committed"
+        )
     if not made.rows and not asked.may_be_empty:
-        raise ValueError(f"nothing to commit to {asked.name!r}: the input has no rows (schema= commits an empty dataset)")
+        raise ValueError(
+            f"nothing to commit to {asked.name!r}: the input has no rows (schema= commits an empty dataset)"
+        )
     change = Change(refs, guard, asked, start, shards, aim, made, vocab)
     entry = land(refs, guard, asked.name, start, change, asked.signature, expect=expect)
     for note in (*source.notes, classes.warning()):
@@ -130,12 +144,16 @@ def aim_at(old: VersionDocument | None, shards: Sequence[Shard], source: Source,
     if asked.mode == "append" and old is not None:
         merged = schema.unify_for_append(old.schema, incoming)
         if not isinstance(asked.key, EllipsisType) and asked.key != old.key:
-            raise SchemaError(f"the key of {asked.name!r} is {old.key!r}; an append cannot make it {asked.key!r}")
+            raise SchemaError(
+                f"the key of {asked.name!r} is {old.key!r}; an append cannot make it {asked.key!r}"
+            )
         stored = schema.stored_schema(pa.schema([merged.field(name) for name in incoming.names]))
         return Aim(merged, stored, old.key, old.cuts, grouping(shards[-1], stored) if shards else None)
     key = source.key if isinstance(asked.key, EllipsisType) else asked.key
     if key is not None and key not in incoming.names:
-        raise SchemaError(f"no column {key!r} to be the key of {asked.name!r}; there are {', '.join(incoming.names)}")
+        raise SchemaError(
+            f"no column {key!r} to be the key of {asked.name!r}; there are {', '.join(incoming.names)}"
+        )
     stored = schema.stored_schema(incoming)
     same_columns = old is not None and shards and set(old.schema.names) <= set(incoming.names)
     layout = Cuts(cuts.ALGORITHM, cuts.SEED, asked.target)

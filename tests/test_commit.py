@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import subprocess
@@ -61,7 +62,7 @@ def test_a_commit_reads_back_equal(store: Store) -> None:
 
 
 def test_committing_the_same_data_again_writes_nothing(store: Store) -> None:
-    """The second commit returns the first version, and asks the store to write nothing but the probe that it must refuse."""
+    """The second commit returns the first version and writes nothing (the store refuses the probe's one create)."""
     first = open_on(store).commit("birds", table(500))
     counting = CountingStore(store)
 
@@ -173,14 +174,14 @@ def test_a_fault_at_any_call_leaves_the_old_head_or_the_new_one(tmp_path: Path) 
             root = tmp_path / f"{fault}-{index}"
             prepare(root)
             faulty = open_on(FaultStore(LocalStore(root), {index: fault}))  # type: ignore[dict-item]
-            try:
+            with contextlib.suppress(lake.LakeError):
                 faulty.commit("birds", table(450, 150), shard_bytes="16KiB")
-            except lake.LakeError:
-                pass
             now = lake.open(root)
             whole = read(now, "birds")
             assert whole.num_rows in (300, 450), (fault, index)
-            assert whole.equals(table(*((300, 0) if whole.num_rows == 300 else (450, 150))).cast(whole.schema))
+            assert whole.equals(
+                table(*((300, 0) if whole.num_rows == 300 else (450, 150))).cast(whole.schema)
+            )
             now.commit("birds", table(450, 150), shard_bytes="16KiB")
             assert read(now, "birds").equals(table(450, 150).cast(whole.schema)), (fault, index)
 
@@ -243,11 +244,17 @@ def test_changing_one_row_uploads_at_most_two_shards(tmp_path: Path, change: str
     trials = 12
     for _ in range(trials):
         at = int(rng.integers(rows // 10, rows))
-        extra = {"edit": table(1, rows + at, 16), "insert": table(1, rows + at, 16), "delete": whole[:0]}[change]
+        extra = {"edit": table(1, rows + at, 16), "insert": table(1, rows + at, 16), "delete": whole[:0]}[
+            change
+        ]
         changed = pa.concat_tables([whole[:at], extra, whole[at + (change != "insert") :]])
-        known = {part.digest for shard in lk.dataset("birds").snapshot.manifest.shards() for part in shard.parts}
+        known = {
+            part.digest for shard in lk.dataset("birds").snapshot.manifest.shards() for part in shard.parts
+        }
         lk.commit("birds", changed, shard_bytes="64KiB")
-        now = [part.digest for shard in lk.dataset("birds").snapshot.manifest.shards() for part in shard.parts]
+        now = [
+            part.digest for shard in lk.dataset("birds").snapshot.manifest.shards() for part in shard.parts
+        ]
         good += sum(digest not in known for digest in now) <= 2
         lk.commit("birds", whole, shard_bytes="64KiB")
     assert good >= trials - 1

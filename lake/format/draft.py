@@ -15,8 +15,8 @@ import pyarrow as pa
 from lake.errors import SchemaError
 from lake.format.segment import encode_segment, segment_cuts
 from lake.format.values import Cuts, SegmentRef, Shard, VersionDocument
-from lake.format.vocab import MAX_VALUES
 from lake.format.version import EMPTY_CHAIN, chain_step, data_digest
+from lake.format.vocab import MAX_VALUES
 
 Segments = tuple[tuple[SegmentRef, bytes | None], ...]  # bytes of those that are not stored yet
 Known = Mapping[tuple[tuple[str, ...], ...], SegmentRef]  # part digests of a segment's shards -> the segment
@@ -51,14 +51,20 @@ def divide(shards: Sequence[Shard], head: Head, known: Known | None = None) -> S
     return tuple(found)
 
 
-def whole(head: Head, shards: Sequence[Shard], known: Known | None = None) -> tuple[VersionDocument, Segments]:
+def whole(
+    head: Head, shards: Sequence[Shard], known: Known | None = None
+) -> tuple[VersionDocument, Segments]:
     """The version that consists of `shards`; `known`: segments of the base, if its schema and key are the same."""
     segments = divide(shards, head, known)
     return _document(head, segments, extend_chain(EMPTY_CHAIN, shards)), segments
 
 
 def grown(
-    base: VersionDocument, head: Head, shards: Sequence[Shard], taken_apart: Sequence[Shard] = (), apart: int = 0
+    base: VersionDocument,
+    head: Head,
+    shards: Sequence[Shard],
+    taken_apart: Sequence[Shard] = (),
+    apart: int = 0,
 ) -> tuple[VersionDocument, Segments]:
     """The base's version with `shards` after its own.
 
@@ -72,7 +78,9 @@ def grown(
 def described(base: VersionDocument, **changes: Any) -> VersionDocument:
     """The base's version, its shards as they are, with another schema, vocab, meta or recipe."""
     changed = replace(base, **changes)
-    data = data_digest(changed.schema, changed.key, changed.vocab, changed.meta, changed.recipe, changed.chain)
+    data = data_digest(
+        changed.schema, changed.key, changed.vocab, changed.meta, changed.recipe, changed.chain
+    )
     return replace(changed, data=data)
 
 
@@ -105,7 +113,8 @@ def longer_vocab(
         longer[field.name] = known + [value for value in found.get(field.name, []) if value not in seen]
         if len(longer[field.name]) > MAX_VALUES:
             raise SchemaError(
-                f"column {field.name!r}: over {MAX_VALUES:,} values are too many for a dictionary: store it as its values"
+                f"column {field.name!r}: over {MAX_VALUES:,} values are too many for a dictionary: "
+                "store it as its values"
             )
     return longer
 
