@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -143,6 +144,24 @@ def test_a_full_disk_is_one_clear_error(local_store: LocalStore, size: int) -> N
     assert local_store.head("k") is None
 
 
+def test_a_failed_fsync_is_final(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reports lost pages once; a second fsync that succeeds says nothing about them."""
+    fsync = _os.fsync
+
+    def fail_once(fd: int) -> None:
+        monkeypatch.setattr(_os, "fsync", fsync)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(_os, "fsync", fail_once)
+    with local_store.stage() as staged:
+        staged.write(b"x")
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                staged.publish("k", "")
+
+    assert keys(local_store) == []
+
+
 @posix
 def test_a_file_size_limit_is_one_clear_error(local_store: LocalStore) -> None:
     """A write that the system really refuses part-way is reported, and its remains go."""
@@ -228,10 +247,20 @@ def test_opening_and_reading_make_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
+@linux
+def test_directories_made_again_are_forced_to_the_disk_again(local_store: LocalStore, steps: Any) -> None:
+    """What was seen onto the disk once says nothing about its successor of the same name."""
+    local_store.put_new("a/b/1", b"1")
+    shutil.rmtree(local_store.root / "a")
+    steps.clear()
+
+    local_store.put_new("a/b/1", b"2")
+
+    assert [path for name, path in steps if name == "fsync_dir"][:3] == ["lake/a/b", "lake/a", "lake"]
+
+
 def test_a_folder_removed_under_a_store_is_made_again(local_store: LocalStore) -> None:
     """What the process knew of directories is forgotten when one is found missing."""
-    import shutil
-
     local_store.put_new("a/b/1", b"1")
     shutil.rmtree(local_store.root)
 
@@ -341,8 +370,6 @@ def test_folders_before_the_start_are_not_read(
 
 def test_what_is_deleted_while_listing_is_no_error(local_store: LocalStore) -> None:
     """Files and directories that go between reading a directory and coming to them are left out."""
-    import shutil
-
     for key in ("a/1", "a/2", "b/3", "c/4"):
         local_store.put_new(key, b"")
     listing = local_store.list()
