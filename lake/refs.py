@@ -165,7 +165,8 @@ class Refs:
     def segments(self, document: VersionDocument, *, last: int) -> Manifest:
         """The shards of the version's last so many segments."""
         refs = document.segments[len(document.segments) - last :]
-        return Manifest.open(document.schema, refs, self._each(self.segment, [ref.digest for ref in refs]))
+        data = self._each(self.segment, [ref.digest for ref in refs])
+        return Manifest.open(document.schema, refs, data, target=document.cuts.target)
 
     def segment(self, digest: str) -> bytes:
         """The bytes of one manifest segment, checked against its digest."""
