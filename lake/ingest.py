@@ -187,7 +187,7 @@ def ingest(batches: Iterable[pa.RecordBatch], writer: ShardWriter, bar: Bar) -> 
     """
     result = writer.result
     conformed = (schema.conform(batch, writer.stored) for batch in batches)
-    workers = max(2, min(IN_FLIGHT - 1, os.cpu_count() or 2))
+    workers = min(IN_FLIGHT - 1, (os.cpu_count() or 1) + 1)  # one more than computes: it waits for the disk
     room = threading.Semaphore(IN_FLIGHT - 1)  # and one is being filled
     failed = threading.Event()
 
