@@ -84,7 +84,8 @@ class ShardWriter:
     """Carries slabs out: each part is looked up by content, else encoded and published.
 
     `reuse` maps (fields, content) to parts of the base, which cost neither compression nor upload.
-    `groups` says which columns share a part; None: the first shard's sizes decide.
+    `known` maps digests of parts to the base's shard that has them, if its schema and key are the same: such a
+    shard is taken over whole. `groups` says which columns share a part; None: the first shard's sizes decide.
     """
 
     def __init__(
@@ -96,16 +97,20 @@ class ShardWriter:
         *,
         groups: Groups | None = None,
         reuse: Reuse | None = None,
+        known: Mapping[tuple[str, ...], Shard] | None = None,
     ) -> None:
         self.guard, self.stored, self.key, self.layout = guard, stored, key, layout
         self.groups = groups
-        self.reuse = reuse or {}
+        self.reuse, self.known = reuse or {}, known or {}
         self.result = Ingested()
         self._lock = threading.Lock()
 
     def write(self, slab: Slab, bar: Bar, groups: Groups | None = None) -> Shard:
         """One shard, its parts stored. `groups`: other than the writer's. Thread-safe."""
         parts = tuple(self.part(slab.chunks, fields, bar) for fields in groups or self._grouping(slab))
+        same = self.known.get(tuple(one.digest for one in parts))
+        if same is not None:
+            return same
         keys = (
             (None, None)
             if self.key is None

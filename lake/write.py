@@ -103,7 +103,13 @@ def write(
     aim = aim_at(start.document, shards, source, asked)
     vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass(aim.key)
     writer = ShardWriter(
-        guard, aim.stored, aim.key, aim.cuts, groups=aim.groups, reuse=reusable(shards, aim.cuts.target)
+        guard,
+        aim.stored,
+        aim.key,
+        aim.cuts,
+        groups=aim.groups,
+        reuse=reusable(shards, aim.cuts.target),
+        known=_known(start.document, shards, aim),
     )
     with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar:
         made = ingest(_watched(source, vocab, classes), writer, bar)
@@ -251,6 +257,13 @@ def _shards_to_look_at(refs: Refs, old: VersionDocument | None, mode: Mode) -> S
     if old is None or not old.segments:
         return []
     return list((refs.manifest(old) if mode == "overwrite" else refs.segments(old, last=1)).shards())
+
+
+def _known(old: VersionDocument | None, shards: Sequence[Shard], aim: Aim) -> dict[tuple[str, ...], Shard]:
+    """The head's shards by the digests of their parts, if a shard of the new version is described alike."""
+    if old is None or old.key != aim.key or not old.schema.equals(aim.schema, check_metadata=True):
+        return {}
+    return {tuple(one.digest for one in shard.parts): shard for shard in shards}
 
 
 def _watched(source: Source, vocab: VocabBuilder, classes: SortedByClass) -> Iterator[pa.RecordBatch]:
