@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.cache import Cache, Reservation, Sink, groups, index, shelf
+from lake.cache import Cache, Reservation, Sink, groups, holds, index, shelf
 from lake.cache import cache as cache_module
 from lake.cache import sink as sink_module
 from lake.errors import BudgetError, ConfigError, FormatError, IntegrityError, StoreError
@@ -470,6 +470,24 @@ def test_a_cache_pickles_as_a_way_to_the_same_directory(make: MakeCache) -> None
     copy.close()
 
 
+def test_a_hold_is_never_on_a_file_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening a file and holding it, another process may have removed or replaced it."""
+    lock, path = holds._os.lock, tmp_path / "file"
+    removals = [path, path]
+
+    def slow_lock(fd: int, *, exclusive: bool, wait: bool = True) -> bool:
+        if removals:
+            removals.pop().unlink()
+        return lock(fd, exclusive=exclusive, wait=wait)
+
+    monkeypatch.setattr(holds._os, "lock", slow_lock)
+    path.touch()
+    with pytest.raises(FileNotFoundError):
+        holds.take(path, exclusive=False)
+    with holds.take(path, exclusive=True, create=True) as hold:
+        assert path.stat().st_ino == hold.stat.st_ino
+
+
 # --- a full disk ----------------------------------------------------------------------------
 
 
@@ -507,7 +525,8 @@ def test_a_disk_full_of_other_things_is_a_clear_error(
         get(cache, A)
     assert cache.used == on_disk(root) == 0
     assert cache.blob(B.digest, lambda: B.data) == B.data
-    assert cache.used == on_disk(root) == 0
+    assert on_disk(root) == 0
+    assert cache.used == 0
 
 
 # --- what is not the cache's ----------------------------------------------------------------
@@ -616,11 +635,15 @@ def test_a_second_plan_waits_until_the_first_is_done_and_is_told_who_is_in_its_w
 
 def test_scans_of_one_plan_share_what_was_promised(make: MakeCache) -> None:
     cache = make(10_000)
-    with (
-        cache.reserve("plan", "rank 0", 6000, needs(FILES)),
-        cache.reserve("plan", "rank 1", 6000, needs(FILES)),
-    ):
-        pass
+    one = [cache.reserve("plan", f"rank {rank}", 6000, needs(FILES)) for rank in range(3)]
+
+    cache.reserve("other", "rank 0", 4000, []).close()
+
+    one.pop(0).close()
+    with pytest.raises(BudgetError):
+        cache.reserve("other", "rank 0", 4001, [])
+    for reservation in one:
+        reservation.close()
     cache.reserve("other", "rank 0", 10_000, []).close()
 
 
@@ -716,10 +739,11 @@ def test_a_member_ahead_in_the_next_epoch_does_not_take_the_end_of_this_one_from
     slow.close()
 
 
-def test_a_closed_reservation_says_so(make: MakeCache) -> None:
+def test_a_closed_reservation_says_so(make: MakeCache, root: Path) -> None:
     reservation = make().reserve("plan", "scan", 1000, [])
     reservation.close()
     reservation.close()
+    assert list((root / "members").iterdir()) == []
     with pytest.raises(ValueError, match="closed"):
         reservation.advance(1)
 

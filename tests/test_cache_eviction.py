@@ -94,7 +94,7 @@ def test_what_was_promised_or_is_needed_sooner_stays_and_the_rest_may_go(
 def test_the_order_is_unneeded_then_used_then_needed_last(
     drawn: tuple[Group, list[list[tuple[str, int]]]], used: list[int]
 ) -> None:
-    """Least recently used, where no plan needs it; newest first, if it is used up; latest first, of the rest."""
+    """Least recently used; newest first, where it is used up; latest first, where it is needed."""
     group, epochs = drawn
     order, free = cached(DIGESTS, [5] * 8, [float(u) for u in used], [group])
 

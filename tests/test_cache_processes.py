@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -339,6 +340,8 @@ def test_a_forked_child_may_use_the_cache_and_end_without_harm_to_its_parent(roo
         with cache.file(B.digest, B.size, B.fetch) as mine:
             assert bytes(mine.map()) == B.data
         cache.reserve("plan", "rank 1", 1000, [(A.digest, A.size)]).close()
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lambda: cache.used).result(20) == A.size + B.size
         cache.close()
 
     with forked(work) as child:

@@ -1,7 +1,9 @@
 """The whole files of the cache, as readers meet them: leased only when their bytes are known to be right.
 
 A file was verified when it landed; how it looked then (size, time of change, inode) is in the index. If it
-looks otherwise, or a reader doubts it, or it is of an earlier boot of the machine, it is hashed once more.
+looks otherwise, or a reader doubts it, or it is of an earlier boot of the machine, it is hashed once more. Where
+that tells nothing, because the index is lost and the name is not the file's own digest, a file that others lease
+is good and any other one is not.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import xxhash
 
 from lake import _os
 from lake.cache import holds, index
-from lake.cache.home import BLOCK, OPEN, Home
+from lake.cache.home import BLOCK, Home
 from lake.cache.index import BOOT, LAYOUTS, Index
 from lake.cache.lease import Lease
 from lake.cache.room import unlink
@@ -97,17 +99,18 @@ class Shelf:
         return self._index.read(query, key) == [(*looks, BOOT)]
 
     def _verified(self, key: str, hold: holds.Hold) -> bool:
-        """Whether the bytes are what they were; a file that is wrong goes."""
+        """Whether the bytes are what they were, as far as anybody knows; a file that is wrong goes."""
         rows = self._index.read("select checksum from files where key = ?", key)
         named = len(key) == 64
-        expected = key if named else rows[0][0] if rows and key.endswith(OPEN) else None
-        good = expected is not None and _checksum(hold.fd, named=named) == expected
+        found = _checksum(hold.fd, named=named)
+        expected = key if named else rows[0][0] if rows else None
+        good = found == expected or (expected is None and _others_lease(hold))
         with self._index.write() as connection:
             if _inode(self._home.path(key)) != hold.stat.st_ino:
                 return good
             if good:
                 index.add(connection, key, hold.stat.st_size)
-                index.finish(connection, key, hold.stat, checksum=expected)
+                index.finish(connection, key, hold.stat, checksum=found)
             else:
                 unlink(self._home.path(key))
                 index.remove(connection, key)
@@ -116,6 +119,13 @@ class Shelf:
 
 def _looks(stat: os.stat_result) -> Looks:
     return stat.st_size, stat.st_mtime_ns, stat.st_ino
+
+
+def _others_lease(hold: holds.Hold) -> bool:
+    """Whether the file is leased by others too, who then have verified it."""
+    if _os.lock(hold.fd, exclusive=True, wait=False):
+        return False
+    return _os.lock(hold.fd, exclusive=False, wait=False)  # the attempt cost us our own lease
 
 
 def _inode(path: str) -> int:
