@@ -159,7 +159,7 @@ def test_the_texts_of_types_are_frozen(type_: pa.DataType, text: str) -> None:
     assert canonical_type(type_) == text
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_only_one_type_has_a_text(data: st.DataObject) -> None:
     """Types share a text if and only if they differ in nothing but names of items, nullability and layout."""
@@ -408,7 +408,10 @@ def test_a_cast_loses_nothing_or_fails(data: st.DataObject) -> None:
         return
     made.validate(full=True)
     assert made.type == target
-    assert value_digest([made.cast(source)]) == value_digest([array])
+    if pa.types.is_decimal(target):  # narrowing back is beyond Arrow
+        assert made.to_pylist() == array.to_pylist()
+    else:
+        assert value_digest([made.cast(source)]) == value_digest([array])
 
 
 @settings(deadline=None, max_examples=200)

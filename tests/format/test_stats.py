@@ -84,7 +84,7 @@ def _loosened(found: ColumnStats) -> bool:
     return found.nans is None or isinstance(found.min, (str, bytes))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(batches())
 def test_statistics_survive_parquet(batch: pa.RecordBatch) -> None:
     """They have the type announced for them, and a segment gives back exactly what was found."""
