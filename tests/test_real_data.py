@@ -54,7 +54,10 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
                 path = Path(place, name)
                 relative = path.relative_to(folder).as_posix()
                 stem, dot, extension = relative.rpartition(".")
-                yield (f"{stem}.{extension.lower()}" if dot and "/" not in extension else relative), path
+                if not dot or "/" in extension:
+                    yield relative, path  # the field `file`
+                else:
+                    yield stem if extension.lower() == "file" else f"{stem}.{extension.lower()}", path
 
 
 def test_the_flights_come_back_value_for_value(tmp_path: Path) -> None:
