@@ -183,6 +183,15 @@ def test_every_command_is_documented() -> None:
         assert re.search(rf"^lake {name}\b", section, re.MULTILINE), f"{name} has no example"
 
 
+def test_the_code_map_names_every_module() -> None:
+    """ARCHITECTURE.md has a line for whatever lies directly in lake/."""
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    modules = {path.stem for path in MODULES if path.parent == ROOT / "lake" and path.stem != "__init__"}
+    packages = {f"{path.parent.name}/" for path in MODULES if path.parent.parent == ROOT / "lake"}
+
+    assert [name for name in sorted(modules | packages) if f"`{name}`" not in text] == []
+
+
 def test_every_decision_is_listed() -> None:
     """A note that nobody finds decides nothing."""
     folder = ROOT / "docs" / "decisions"
