@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from lake.bounds import NONE
+from lake.bounds import ALL, NONE
 from lake.commit import Draft, Signature, conflict, land, prepare
-from lake.errors import SchemaError
+from lake.errors import ConflictError, SchemaError
 from lake.format import cuts, draft, schema
 from lake.format.values import LogEntry, Part, Shard, VersionDocument
 from lake.guard import Guard
@@ -29,6 +29,8 @@ from lake.resolve import missing_dataset
 from lake.where import Condition, condition
 
 WORKERS = 2  # shards rewritten at once
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -107,25 +109,30 @@ class _Splice:
     ) -> tuple[int, tuple[Shard, ...]]:
         """Where the shards that the work began with stand in a newer head, and what follows them."""
         old, new = draft.identity(self.work.shards), draft.identity(now)
-        starts = (
-            [at for at in range(len(new) - len(old) + 1) if new[at : at + len(old)] == old] if old else [0]
-        )
-        if not starts:
-            raise conflict(self.work.name, f"rows that {self.operation} began with have changed", base)
-        return starts[0], now[starts[0] + len(old) :]
+        places = range(len(new) - len(old) + 1)
+        begun = (at for at in places if new[at : at + 1] == old[:1])
+        start = next((at for at in begun if new[at : at + len(old)] == old), None)
+        if start is None:
+            raise self._conflict(f"rows that {self.operation} began with have changed", base)
+        return start, now[start + len(old) :]
 
     def _head(self, now: VersionDocument, base: Base) -> draft.Head:
         """The new head on a base to which others may have added rows, columns and values meanwhile."""
         then, new = self.work.document, self.head
         kept = pa.schema(list(now.schema)[: len(then.schema)], now.schema.metadata)
         if not kept.equals(then.schema, check_metadata=True) or (now.key, now.cuts) != (then.key, then.cuts):
-            raise conflict(self.work.name, f"columns that {self.operation} began with have changed", base)
-        later = [
-            field for field in list(now.schema)[len(then.schema) :] if field.name not in new.schema.names
-        ]
-        columns = pa.schema([*new.schema, *later], new.schema.metadata)
+            raise self._conflict(f"columns that {self.operation} began with have changed", base)
+        later = {field.name: field for field in list(now.schema)[len(then.schema) :]}
+        for name in later.keys() & set(new.schema.names):
+            if not later.pop(name).equals(new.schema.field(name), check_metadata=True):
+                raise self._conflict(f"a column {name!r} was added meanwhile", base)
+        columns = pa.schema([*new.schema, *later.values()], new.schema.metadata)
         vocab = draft.longer_vocab(columns, now.vocab, new.vocab)
         return replace(new, schema=columns, vocab=vocab, meta=now.meta, recipe=now.recipe)
+
+    def _conflict(self, why: str, base: Base) -> ConflictError:
+        """Repeated on the new head, the call is a new change."""
+        return conflict(self.work.name, why, base, retryable=True)
 
 
 def delete_rows(work: Work, where: Any, signature: Signature, *, progress: bool | None) -> LogEntry:
@@ -133,31 +140,27 @@ def delete_rows(work: Work, where: Any, signature: Signature, *, progress: bool 
     test = condition(where, work.document.schema)
     manifest = work.refs.manifest(work.document)
     verdicts = test.verdicts(manifest.stats, manifest.rows)
-    removed = 0
 
     def one(number: int, shard: Shard, bar: Bar) -> Shard | None:
-        nonlocal removed
         if verdicts[number] == NONE:
             return shard
+        if verdicts[number] == ALL:
+            return None
         met = matches(work.reader, shard, test)
-        removed += int(met.sum())
-        if not met.any():
-            return shard
-        return (
-            None
-            if met.all()
-            else rewrite(work, shard, np.flatnonzero(~met), int(manifest.starts[number]), bar)
-        )
+        if met.all():
+            return None
+        rows = np.flatnonzero(~met)
+        return rewrite(work, shard, rows, int(manifest.starts[number]), bar) if met.any() else shard
 
-    with show(progress, f"delete rows of {work.name}", work.document.raw_bytes, unit="bytes") as bar:
-        kept = [
-            shard for shard in each(work.shards, lambda n, shard: one(n, shard, bar)) if shard is not None
-        ]
+    kept = [shard for shard in each(work, "delete rows of", progress, one) if shard is not None]
+    removed = work.document.rows - sum(shard.rows for shard in kept)
     return work.land("delete_rows", kept, signature, rows=(0, removed))
 
 
 def drop_columns(work: Work, columns: Sequence[str], signature: Signature) -> LogEntry:
     """Take columns out; no data is read or written, and earlier versions keep them."""
+    if isinstance(columns, str):
+        raise TypeError(f"drop_columns takes a list of columns, such as [{columns!r}]")
     old = work.document
     unknown = [name for name in columns if name not in old.schema.names]
     if unknown:
@@ -195,15 +198,34 @@ def compact(work: Work, signature: Signature, *, progress: bool | None) -> LogEn
 # --- shards -----------------------------------------------------------------------------------
 
 
-def each(shards: Sequence[Shard], change: Callable[[int, Shard], Any]) -> list[Any]:
+class Sizes:
+    """A bar that is told the bytes written, while something else counts how far the work is."""
+
+    def __init__(self, bar: Bar) -> None:
+        self._bar = bar
+
+    def advance(self, n: int, *, new: int = 0, reused: int = 0) -> None:
+        self._bar.advance(0, new=new, reused=reused)
+
+
+def each(
+    work: Work, label: str, progress: bool | None, change: Callable[[int, Shard, Bar], Made]
+) -> list[Made]:
     """What `change` makes of every shard, a few at a time; the first failure ends it."""
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="lake-edit") as pool:
-        futures = [pool.submit(change, number, shard) for number, shard in enumerate(shards)]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with show(progress, f"{label} {work.name}", work.document.rows) as bar:
+
+        def one(number: int, shard: Shard) -> Made:
+            made = change(number, shard, Sizes(bar))
+            bar.advance(shard.rows)
+            return made
+
+        with ThreadPoolExecutor(WORKERS, thread_name_prefix="lake-edit") as pool:
+            futures = [pool.submit(one, number, shard) for number, shard in enumerate(work.shards)]
+            try:
+                return [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
 
 
 def rewrite(work: Work, shard: Shard, rows: np.ndarray, first: int, bar: Bar) -> Shard:

@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from lake import config, edit, history, lock, resolve, rows, stores, unfinished, write
 from lake.cache import Cache
-from lake.columns import add_columns, compute_columns, update_rows
+from lake.columns import add_columns, update_rows
 from lake.commit import Signature, prepare
+from lake.compute import compute_columns
 from lake.convert import Source, read
 from lake.errors import NotFoundError
 from lake.format import names

@@ -7,11 +7,12 @@ counts only while the parts it names are still stored; losing the folder costs t
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import cloudpickle
@@ -21,37 +22,60 @@ import pyarrow.parquet as pq
 from lake.errors import FormatError
 from lake.format import schema
 from lake.format.documents import sha256_hex
+from lake.format.draft import identity
 from lake.format.names import part_keys
 from lake.format.segment import encode_segment, shards_of
 from lake.format.values import Shard
 from lake.guard import Guard
 
 _ANSWER = "columns"
+_HELD = (FunctionType, bool, int, float, str, bytes, tuple)  # globals that tell functions apart
 
 
 def call_token(function: Callable[..., Any], *arguments: Any) -> str | None:
-    """What tells a call of a function from others, its code included; None where that cannot be said."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return None
+    """What tells a call of a function from others; None where that cannot be said.
+
+    The code counts, that of the functions that it calls by name too, and whatever values it holds on to.
+    """
     try:
-        closure = [cell.cell_contents for cell in function.__closure__ or ()]
-        held = cloudpickle.dumps(
-            (_instructions(code), function.__defaults__, function.__kwdefaults__, closure)
-        )
-    except Exception:  # whatever a captured value does not like about being pickled
+        held = cloudpickle.dumps(_nature(function, set()))
+    except Exception:  # whatever a held value does not like about being pickled
         return None
-    return sha256_hex(
-        held + repr((function.__module__, function.__qualname__, *map(str, arguments))).encode()
-    )
+    return sha256_hex(held + repr(tuple(map(str, arguments))).encode())
+
+
+def _nature(value: Any, seen: set[int]) -> Any:
+    """A function as plain values: equal for equal code, globals, defaults and closure; other values as they are."""
+    if isinstance(value, MethodType):
+        return _nature(value.__func__, seen), value.__self__
+    if not isinstance(value, FunctionType):
+        return value
+    if id(value) in seen:
+        return value.__qualname__
+    seen.add(id(value))
+    named = {name: value.__globals__.get(name) for name in _names(value.__code__)}
+    used = [(name, _nature(found, seen)) for name, found in named.items() if isinstance(found, _HELD)]
+    closure = [_nature(cell.cell_contents, seen) for cell in value.__closure__ or ()]
+    held = value.__defaults__, value.__kwdefaults__, closure, used
+    return value.__module__, value.__qualname__, _instructions(value.__code__), held
+
+
+def _names(code: CodeType) -> list[str]:
+    """The global names that a function's code may use, that of functions inside it included."""
+    inner = [name for const in code.co_consts if isinstance(const, CodeType) for name in _names(const)]
+    return [*code.co_names, *inner]
 
 
 def _instructions(code: CodeType) -> tuple[Any, ...]:
     """A function's code without where it stands in its file."""
-    constants = tuple(
-        _instructions(value) if isinstance(value, CodeType) else value for value in code.co_consts
-    )
+    constants = tuple(_constant(value) for value in code.co_consts)
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_freevars
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, frozenset):  # its order differs from process to process
+        return sorted(map(repr, value))
+    return _instructions(value) if isinstance(value, CodeType) else value
 
 
 class Unfinished:
@@ -104,10 +128,10 @@ class Unfinished:
 
     def _write(self, name: str, data: bytes) -> None:
         assert self._folder is not None
-        fresh = self._folder / f".{name}"
+        fresh = self._folder / f".{name}.{os.getpid()}"
         fresh.write_bytes(data)
         fresh.replace(self._folder / name)
 
 
 def _name(shard: Shard) -> str:
-    return sha256_hex("".join(part.digest for part in shard.parts).encode())
+    return sha256_hex(repr(identity([shard])).encode())

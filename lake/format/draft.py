@@ -19,7 +19,8 @@ from lake.format.version import EMPTY_CHAIN, chain_step, data_digest
 from lake.format.vocab import MAX_VALUES
 
 Segments = tuple[tuple[SegmentRef, bytes | None], ...]  # bytes of those that are not stored yet
-Known = Mapping[tuple[tuple[str, ...], ...], SegmentRef]  # part digests of a segment's shards -> the segment
+Identity = tuple[tuple[tuple[str, tuple[str, ...]], ...], ...]
+Known = Mapping[Identity, SegmentRef]  # what a segment's shards are -> the segment
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Head:
     recipe: Any
 
 
-def identity(shards: Iterable[Shard]) -> tuple[tuple[str, ...], ...]:
-    """What tells a segment of these shards from others of the same schema: the digests of their parts."""
-    return tuple(tuple(part.digest for part in shard.parts) for shard in shards)
+def identity(shards: Iterable[Shard]) -> Identity:
+    """What tells a segment of these shards from others of the same schema: their parts, and what these speak for."""
+    return tuple(tuple((part.digest, part.fields) for part in shard.parts) for shard in shards)
 
 
 def divide(shards: Sequence[Shard], head: Head, known: Known | None = None) -> Segments:
@@ -88,7 +89,7 @@ def known_segments(base: VersionDocument | None, shards: Sequence[Shard], head: 
     """The base's segments by what is in them, as far as a version with this head can take them over."""
     if base is None or not base.schema.equals(head.schema, check_metadata=True) or base.key != head.key:
         return {}
-    known: dict[tuple[tuple[str, ...], ...], SegmentRef] = {}
+    known: dict[Identity, SegmentRef] = {}
     start = 0
     for ref in base.segments:
         known[identity(shards[start : start + ref.shards])] = ref
