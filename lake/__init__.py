@@ -30,6 +30,7 @@ from lake.errors import (
 )
 
 if typing.TYPE_CHECKING:
+    from lake.plan import merge_states
     from lake.repo import Dataset, Lake, open
     from lake.snapshot import Version
 
@@ -52,10 +53,17 @@ __all__ = [
     "StoreError",
     "Version",
     "VersionExpired",
+    "merge_states",
     "open",
 ]
 
-_HOMES = {"Dataset": "lake.repo", "Lake": "lake.repo", "Version": "lake.snapshot", "open": "lake.repo"}
+_HOMES = {
+    "Dataset": "lake.repo",
+    "Lake": "lake.repo",
+    "Version": "lake.snapshot",
+    "merge_states": "lake.plan",
+    "open": "lake.repo",
+}
 _MODULES = frozenset({"torch"})
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import operator
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,19 +14,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.errors import NotFoundError
-from lake.scan import Scan
+from lake.parts import located
+from lake.scan.select import count as count_selected
 from lake.snapshot import Snapshot
+from lake.where import condition
 
 
 def item(snapshot: Snapshot, index: int | slice) -> Any:
     """Row `index` as a dict, or the rows of a slice as a table."""
     rows = snapshot.document.rows
     if isinstance(index, slice):
-        return take(snapshot, np.arange(rows)[index] if rows < 2**20 else np.arange(*index.indices(rows)), None)
+        return take(
+            snapshot, np.arange(rows)[index] if rows < 2**20 else np.arange(*index.indices(rows)), None
+        )
     try:
         number = int(index.__index__())
     except AttributeError:
-        raise TypeError(f"rows are numbered by int or slice, not {type(index).__name__}; by key: get(key)") from None
+        raise TypeError(
+            f"rows are numbered by int or slice, not {type(index).__name__}; by key: get(key)"
+        ) from None
     if not -rows <= number < rows:
         raise IndexError(f"row {number:,} of {rows:,} rows")
     return take(snapshot, [number], None).to_pylist()[0]
@@ -46,9 +56,12 @@ def take(snapshot: Snapshot, indices: Any, columns: Sequence[str] | None) -> pa.
     tables = []
     for shard in np.unique(places).tolist():
         inside = asked[places == shard] - starts[shard]
-        tables.append(snapshot.reader.rows(snapshot.manifest.shard(shard), inside, columns))
+        with located(snapshot.label, shard):
+            tables.append(snapshot.reader.rows(snapshot.manifest.shard(shard), inside, columns))
     if not tables:
-        return snapshot.reader.finish({}, snapshot.document.schema.names if columns is None else list(columns), 0)
+        return snapshot.document.schema.empty_table().select(
+            snapshot.document.schema.names if columns is None else columns
+        )
     found = pa.concat_tables(tables)
     if np.array_equal(order, np.arange(len(order))):
         return found
@@ -75,11 +88,11 @@ def get(snapshot: Snapshot, key: Any) -> dict[str, Any]:
     manifest = snapshot.manifest
     for number in _candidates(snapshot, column, wanted):
         shard = manifest.shard(number)
-        keys = snapshot.reader.stored_column(shard, column)
-        place = pc.index(keys, wanted).as_py()
-        if place >= 0:
-            row: dict[str, Any] = snapshot.reader.rows(shard, np.array([place]), None).to_pylist()[0]
-            return row
+        with located(snapshot.label, number):
+            place = pc.index(snapshot.reader.column(shard, column), wanted).as_py()
+            if place >= 0:
+                row: dict[str, Any] = snapshot.reader.rows(shard, np.array([place])).to_pylist()[0]
+                return row
     raise NotFoundError(f"no row of {snapshot.name!r} has the key {key!r}")
 
 
@@ -95,4 +108,29 @@ def _candidates(snapshot: Snapshot, column: str, wanted: pa.Scalar) -> list[int]
 
 def count(snapshot: Snapshot, where: Any) -> int:
     """How many rows meet the condition."""
-    return Scan(snapshot, columns=[], where=where).rows
+    return count_selected(snapshot, condition(where, snapshot.document.schema))
+
+
+def split(snapshot: Snapshot, fractions: Sequence[float], by: str | None, seed: int) -> tuple[str, ...]:
+    """Conditions on a hash of `by` (None: the key) that divide the rows into such fractions."""
+    column = by if by is not None else snapshot.document.key
+    if column is None:
+        raise ValueError(f"{snapshot.name!r} has no key: name the column that decides, by='speaker'")
+    if column not in snapshot.document.schema.names:
+        raise ValueError(f"no column {column!r} in {snapshot.name!r}")
+    if not fractions or min(fractions) < 0 or not math.isclose(math.fsum(fractions), 1, abs_tol=1e-9):
+        raise ValueError(f"fractions are not negative and add up to 1: {', '.join(map(str, fractions))}")
+    number = f"unit({_quoted(column, snapshot.document.schema)}, {operator.index(seed)})"
+    edges = [round(edge, 12) for edge in accumulate(fractions)][:-1]
+    if not edges:
+        return ("true",)
+    between = [f"{number} >= {low!r} and {number} < {high!r}" for low, high in pairwise(edges)]
+    return (f"{number} < {edges[0]!r}", *between, f"{number} >= {edges[-1]!r}")
+
+
+def _quoted(column: str, schema: pa.Schema) -> str:
+    """A column as SQL names it, bare where that means the column and nothing else."""
+    with contextlib.suppress(ValueError):
+        if column.isidentifier() and condition(f"unit({column}, 0) < 1", schema).columns == (column,):
+            return column
+    return '"' + column.replace('"', '""') + '"'

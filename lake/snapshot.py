@@ -9,7 +9,8 @@ from lake.cache import Cache
 from lake.format.manifest import Manifest
 from lake.format.values import LogEntry, VersionDocument
 from lake.parts import PartReader
-from lake.refs import Refs
+from lake.refs import BlobCache, Refs
+from lake.stores.base import Store
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Snapshot:
         assert self.entry.version is not None
         return self.entry.version
 
+    @property
+    def label(self) -> str:
+        """The dataset and version, as messages name them."""
+        return f"{self.name}@#{self.entry.seq}"
+
     @cached_property
     def document(self) -> VersionDocument:
         """The version document."""
@@ -78,4 +84,10 @@ class Snapshot:
         return PartReader(self.refs, self.document, self.cache)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Snapshot, (self.refs, self.cache, self.name, self.entry)
+        return _reopened, (self.refs.store, self.refs.cache, self.cache, self.name, self.entry)
+
+
+def _reopened(
+    store: Store, documents: BlobCache | None, cache: Cache | None, name: str, entry: LogEntry
+) -> Snapshot:
+    return Snapshot(Refs(store, documents), cache, name, entry)

@@ -1,6 +1,6 @@
 """Tensors for PyTorch: what of lake needs torch, and the only part that imports it."""
 
 from lake.torch.stream import TensorStream
-from lake.torch.tensors import Form, tensors
+from lake.torch.tensors import Form, Tensors
 
-__all__ = ["Form", "TensorStream", "tensors"]
+__all__ = ["Form", "TensorStream", "Tensors"]

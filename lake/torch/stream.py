@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lake.torch.tensors import Form, tensors
+from lake.torch.tensors import Form, Tensors
 
 if TYPE_CHECKING:
     from lake.scan import Scan
+    from lake.scan.columns import Columns
 
 
 class TensorStream:
-    """Iterates `dict[str, Tensor]`, one for each batch of the scan."""
+    """Iterates `dict[str, Tensor]`, one for each batch of the scan; each `iter` is the next epoch.
+
+    It owns the scan's position: while it is iterated, ask this object, not the scan.
+    """
 
     def __init__(self, scan: Scan, form: Form, device: Any = None) -> None:
         self.scan, self.form = scan, form
         self.device = None if device is None else torch.device(device)
 
+    def __repr__(self) -> str:
+        return "scan.to_torch()"
+
     def __len__(self) -> int:
         return len(self.scan)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        key = self.scan.snapshot.document.key
-        for batch in self.scan:
-            yield {name: self._placed(value) for name, value in tensors(batch, self.form, key=key).items()}
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch, for all ranks."""
+        return self.scan.rows
 
-    def _placed(self, value: Any) -> Any:
-        if self.device is None:
-            return value
-        if isinstance(value, tuple):
-            return tuple(self._placed(part) for part in value)
-        return value.to(self.device) if isinstance(value, torch.Tensor) else value
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        convert, device = Tensors(self.form, key=self.scan.snapshot.document.key), self.device
+
+        def render(columns: Columns) -> dict[str, Any]:
+            found = convert(columns)
+            return (
+                found if device is None else {name: _placed(value, device) for name, value in found.items()}
+            )
+
+        return self.scan._items(render, own=self.form.copy, outer=self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch handed out: see `Scan.state_dict`."""
+        return self.scan._position().state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration where `state` says: see `Scan.load_state_dict`."""
+        self.scan._end()
+        self.scan.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch `epoch`: see `Scan.set_epoch`."""
+        self.scan.set_epoch(epoch)
+
+    def metrics(self) -> dict[str, float]:
+        """What reading has cost: see `Scan.metrics`."""
+        return self.scan.metrics()
+
+
+def _placed(value: Any, device: torch.device) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_placed(part, device) for part in value)
+    return value.to(device) if isinstance(value, torch.Tensor) else value

@@ -1,8 +1,8 @@
-"""Arrow columns as tensors: no per-row Python, and never a tensor over memory that somebody else reads.
+"""Columns as tensors: no per-row Python, and never a tensor over memory that somebody else reads.
 
 | column | tensor |
 |---|---|
-| number, bool, date, time, timestamp | [B] (moments as int64 or int32 counts of their unit) |
+| number, bool, date, time, timestamp, duration | [B] (moments as int64 or int32 counts of their unit) |
 | fixed-size list of n, fixed-shape tensor | [B, n], [B, *shape] |
 | dictionary | [B], int64 codes of `ds.vocab(column)` |
 | list | "nested": jagged [B, *]; "values": (values, offsets); "pad": [B, longest] and `<column>_length` |
@@ -21,6 +21,8 @@ import pyarrow as pa
 import torch
 
 from lake.errors import SchemaError
+from lake.parts import Raw, raw_of
+from lake.scan.columns import Columns, numbers, shape_of
 
 Ragged = Literal["nested", "values", "pad"]
 Binary = Literal["list", "values"]
@@ -44,21 +46,119 @@ class Form:
             raise ValueError("nulls is 'error' or a mapping of columns to the value that stands for null")
 
 
-def tensors(batch: pa.RecordBatch, form: Form, *, key: str | None = None) -> dict[str, Any]:
-    """The columns of a batch as tensors, in the batch's order. `key`: the column that names rows in errors.
+class Tensors:
+    """Makes tensors of batches. `key`: the column that names rows in errors."""
 
-    Raises:
-        SchemaError: a null in a column that becomes a tensor, and no value to stand for it.
-    """
-    found: dict[str, Any] = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        filled = _filled(name, column, form, batch, key)
-        value = _convert(filled, form)
-        if form.ragged == "pad" and isinstance(value, _Padded):
-            found[name], found[f"{name}_length"] = value.values, value.lengths
-        else:
-            found[name] = value
-    return found
+    def __init__(self, form: Form, *, key: str | None = None) -> None:
+        self._form, self._key = form, key
+
+    def __call__(self, columns: Columns) -> dict[str, Any]:
+        """The columns as tensors, in the batch's order.
+
+        Raises:
+            SchemaError: a null in a column that becomes a tensor, and no value to stand for it.
+        """
+        found: dict[str, Any] = {}
+        for number, name in enumerate(columns.schema.names):
+            values, type_ = columns.values[number], columns.schema.field(number).type
+            if isinstance(values, np.ndarray):
+                found[name] = self._of_bytes(columns, number, type_)
+                continue
+            value = self._of_array(self._filled(columns, number, type_))
+            if isinstance(value, _Padded):
+                found[name], found[f"{name}_length"] = value.values, value.lengths
+            else:
+                found[name] = value
+        return found
+
+    def _of_bytes(self, columns: Columns, number: int, type_: pa.DataType) -> Any:
+        """A tensor over bytes that are the caller's; the Arrow array where there is no such tensor."""
+        array = numbers(columns.values[number], type_)
+        if array is None:
+            return columns.array(number)
+        tensor = torch.from_numpy(array)
+        return tensor.long() if pa.types.is_dictionary(type_) else tensor
+
+    def _of_array(self, array: pa.Array) -> Any:
+        type_ = array.type
+        if pa.types.is_dictionary(type_):
+            return torch.from_numpy(np.asarray(array.indices.cast(pa.int64())).copy())
+        if shape_of(type_) is not None:
+            return self._fixed(array)
+        if isinstance(array, pa.ExtensionArray):
+            array, type_ = array.storage, array.type.storage_type
+        if pa.types.is_boolean(type_):
+            return _bools(array)
+        if _is_list(type_) and (
+            shape_of(type_.value_type) is not None or pa.types.is_boolean(type_.value_type)
+        ):
+            return self._ragged(array)
+        if _is_text(type_):
+            return _octets(array) if self._form.binary == "values" else array.to_pylist()
+        return array
+
+    def _fixed(self, array: pa.Array) -> torch.Tensor:
+        raw = raw_of(array)
+        if raw is None:  # lists of no elements: no bytes at all
+            dtype, shape, _ = shape_of(array.type) or (np.dtype(np.uint8), (), None)
+            return torch.from_numpy(np.empty((len(array), *shape), dtype))
+        found = numbers(raw, array.type)
+        assert found is not None
+        return torch.from_numpy(found.copy()) if self._form.copy else _over(raw, found)
+
+    def _ragged(self, array: pa.Array) -> Any:
+        offsets = np.asarray(array.offsets).astype(np.int64)
+        inner = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        offsets = offsets - offsets[0]
+        values = _bools(inner) if pa.types.is_boolean(inner.type) else torch.from_numpy(_numbers(inner))
+        if self._form.ragged == "values":
+            return values, torch.from_numpy(offsets)
+        if self._form.ragged == "nested":
+            return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets))
+        lengths = np.diff(offsets)
+        padded = torch.zeros((len(array), int(lengths.max(initial=0)), *values.shape[1:]), dtype=values.dtype)
+        padded[torch.from_numpy(np.arange(padded.shape[1]) < lengths[:, None])] = values
+        return _Padded(padded, torch.from_numpy(lengths))
+
+    # --- nulls --------------------------------------------------------------------------------
+
+    def _filled(self, columns: Columns, number: int, type_: pa.DataType) -> pa.Array:
+        """The column without nulls, unless it stays Arrow or Python, where null is None."""
+        name, array = columns.schema.names[number], columns.array(number)
+        outer, inner = array.null_count, _inner_nulls(array)
+        if not (outer or inner) or not self._becomes_tensor(type_):
+            return array
+        if self._form.nulls == "error" or name not in self._form.nulls:
+            raise self._refused(columns, number, outer + inner)
+        if inner:
+            raise SchemaError(
+                f"column {name!r} ({type_}) has nulls inside its values, which nulls= cannot fill"
+            )
+        value = self._form.nulls[name]
+        try:
+            return _fill(array, value)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SchemaError(f"column {name!r} ({type_}) cannot have {value!r} for null: {error}") from error
+
+    def _refused(self, columns: Columns, number: int, nulls: int) -> SchemaError:
+        name, array, at = columns.schema.names[number], columns.array(number), ""
+        if array.null_count and self._key in columns.schema.names:
+            first = int(np.flatnonzero(np.asarray(array.is_null()))[0])
+            key = columns.array(columns.schema.get_field_index(self._key))[first].as_py()
+            at = f", first at key {key!r}"
+        return SchemaError(
+            f"column {name!r} has {nulls:,} nulls{at}, and a tensor has none: nulls={{{name!r}: 0}} fills them, "
+            f"where='{name} is not null' leaves those rows out"
+        )
+
+    def _becomes_tensor(self, type_: pa.DataType) -> bool:
+        if pa.types.is_dictionary(type_) or shape_of(type_) is not None or pa.types.is_boolean(type_):
+            return True
+        if isinstance(type_, pa.BaseExtensionType):
+            return self._becomes_tensor(type_.storage_type)
+        if _is_list(type_):
+            return shape_of(type_.value_type) is not None or pa.types.is_boolean(type_.value_type)
+        return _is_text(type_) and self._form.binary == "values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +167,30 @@ class _Padded:
     lengths: torch.Tensor
 
 
-def _filled(name: str, column: pa.Array, form: Form, batch: pa.RecordBatch, key: str | None) -> pa.Array:
-    """The column without nulls, unless it stays Arrow or Python, where null is None."""
-    nulls = column.null_count
-    if isinstance(column, pa.ExtensionArray):
-        inner = column.storage
-        nulls += _inner_nulls(inner)
-    else:
-        nulls += _inner_nulls(column)
-    if not nulls or not _becomes_tensor(column.type, form):
-        return column
-    if form.nulls != "error" and name in form.nulls and column.null_count == nulls:
-        try:
-            return column.fill_null(form.nulls[name])
-        except (pa.ArrowException, TypeError) as error:
-            raise SchemaError(f"column {name!r} ({column.type}) cannot have {form.nulls[name]!r} for null: {error}") from error
-    if form.nulls != "error" and name in form.nulls:
-        raise SchemaError(f"column {name!r} ({column.type}) has nulls inside its values, which nulls= cannot fill")
-    first = int(np.flatnonzero(np.asarray(column.is_null()))[0]) if column.null_count else None
-    at = "" if first is None or key is None or key not in batch.schema.names else f", first at key {batch[key][first].as_py()!r}"
-    raise SchemaError(
-        f"column {name!r} has {nulls:,} nulls{at}, and a tensor has none: nulls={{{name!r}: 0}} fills them, "
-        f"where='{name} is not null' leaves those rows out"
-    )
+def _fill(array: pa.Array, value: Any) -> pa.Array:
+    """The array with `value` for null; for null lists, lists of it."""
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(array.type, _fill(array.storage, value))
+    if pa.types.is_dictionary(array.type):
+        codes = array.indices.fill_null(pa.scalar(value, array.type.index_type))
+        return pa.DictionaryArray.from_arrays(codes, array.dictionary, ordered=array.type.ordered, safe=False)
+    if pa.types.is_fixed_size_list(array.type) and not isinstance(value, list | tuple):
+        value = [value] * array.type.list_size
+    return array.fill_null(pa.scalar(value, array.type))
 
 
-def _inner_nulls(column: pa.Array) -> int:
-    """Nulls among the elements of a list column."""
-    if pa.types.is_fixed_size_list(column.type) or pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        inner = column.flatten()
+def _inner_nulls(array: pa.Array) -> int:
+    """Nulls among the elements of lists."""
+    if isinstance(array, pa.ExtensionArray):
+        return _inner_nulls(array.storage)
+    if pa.types.is_fixed_size_list(array.type) or _is_list(array.type):
+        inner = array.flatten()
         return int(inner.null_count) + _inner_nulls(inner)
     return 0
 
 
-def _becomes_tensor(type_: pa.DataType, form: Form) -> bool:
-    if pa.types.is_dictionary(type_):
-        return True
-    if isinstance(type_, pa.FixedShapeTensorType):
-        return True
-    if _is_text(type_):
-        return form.binary == "values"
-    if pa.types.is_fixed_size_list(type_) or pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return _is_plain(type_.value_type)
-    return _is_plain(type_)
-
-
-def _is_plain(type_: pa.DataType) -> bool:
-    """Whether values have a fixed width that a torch dtype has too."""
-    return bool(
-        pa.types.is_boolean(type_)
-        or pa.types.is_integer(type_)
-        or pa.types.is_floating(type_)
-        or pa.types.is_date(type_)
-        or pa.types.is_time(type_)
-        or pa.types.is_timestamp(type_)
-        or pa.types.is_duration(type_)
-    )
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_))
 
 
 def _is_text(type_: pa.DataType) -> bool:
@@ -134,74 +202,36 @@ def _is_text(type_: pa.DataType) -> bool:
     )
 
 
-def _convert(column: pa.Array, form: Form) -> Any:
-    type_ = column.type
-    if isinstance(type_, pa.FixedShapeTensorType) and _is_plain(type_.value_type):
-        return _fixed_shape(column, type_, form)
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-        type_ = column.type
-    if pa.types.is_dictionary(type_):
-        return _own(_plain(column.indices.cast(pa.int64())), form)
-    if _is_plain(type_):
-        return _own(_plain(column), form)
-    if pa.types.is_fixed_size_list(type_) and _is_plain(type_.value_type):
-        return _own(_plain(column.flatten()).view(len(column), type_.list_size), form)
-    if (pa.types.is_list(type_) or pa.types.is_large_list(type_)) and _is_plain(type_.value_type):
-        return _ragged(column, form)
-    if _is_text(type_):
-        return _octets(column, form) if form.binary == "values" else column.to_pylist()
-    return column
+def _bools(array: pa.Array) -> torch.Tensor:
+    return torch.from_numpy(np.array(array.cast(pa.uint8()))).view(torch.bool)
 
 
-def _fixed_shape(column: pa.ExtensionArray, type_: pa.FixedShapeTensorType, form: Form) -> torch.Tensor:
-    values = _plain(column.storage.flatten()).view(len(column), *type_.shape)
-    order = type_.permutation
-    if order is not None and list(order) != sorted(order):
-        values = values.permute(0, *(axis + 1 for axis in np.argsort(order).tolist())).contiguous()
-    return _own(values, form)
+def _numbers(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Values without nulls as an array of the receiver's own."""
+    raw = raw_of(array)
+    assert raw is not None
+    found = numbers(raw, array.type)
+    assert found is not None
+    return found.copy()
 
 
-def _plain(column: pa.Array) -> torch.Tensor:
-    """Fixed-width values without nulls as a tensor over Arrow's memory, or over a copy where it has no such form."""
-    type_ = column.type
-    if pa.types.is_boolean(type_):
-        return torch.from_dlpack(column.cast(pa.uint8())).view(torch.bool)
-    if not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):
-        column = column.view(pa.int32() if type_.bit_width == 32 else pa.int64())
-    if not len(column):
-        return torch.from_numpy(np.empty(0, column.type.to_pandas_dtype()))
-    return torch.from_dlpack(column)
+def _over(raw: Raw, array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor over memory that is not the caller's, which asked for that; `array` are the same bytes as numbers."""
+    if array.flags.writeable or not array.size:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    octets = torch.from_dlpack(pa.Array.from_buffers(pa.uint8(), raw.size, [None, pa.py_buffer(raw)]))
+    return octets.view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)
 
 
-def _own(values: torch.Tensor, form: Form) -> torch.Tensor:
-    """The caller's own memory, unless it asked for a view: what Arrow maps must not be written to."""
-    return values.clone() if form.copy else values
-
-
-def _bounds(column: pa.Array) -> tuple[int, int, np.ndarray]:
-    """First and last element of a list column's values, and int64 offsets that begin at 0."""
-    offsets = np.asarray(column.offsets).astype(np.int64)
-    return int(offsets[0]), int(offsets[-1]), offsets - offsets[0]
-
-
-def _ragged(column: pa.Array, form: Form) -> Any:
-    start, stop, offsets = _bounds(column)
-    values = _plain(column.values.slice(start, stop - start)).clone()
-    if form.ragged == "values":
-        return values, torch.from_numpy(offsets)
-    if form.ragged == "nested":
-        return torch.nested.nested_tensor_from_jagged(values, torch.from_numpy(offsets))
-    lengths = np.diff(offsets)
-    longest = int(lengths.max(initial=0))
-    padded = torch.zeros((len(column), longest), dtype=values.dtype)
-    padded[torch.from_numpy(np.arange(longest) < lengths[:, None])] = values
-    return _Padded(padded, torch.from_numpy(lengths))
-
-
-def _octets(column: pa.Array, form: Form) -> tuple[torch.Tensor, torch.Tensor]:
-    offsets = np.frombuffer(column.buffers()[1], np.int64 if pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type) else np.int32)
-    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    data = column.buffers()[2]
-    octets = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
+def _octets(array: pa.Array) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bytes of all values, and where each begins and ends."""
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    _, offset_buffer, data = array.buffers()
+    if offset_buffer is None or not len(array):
+        return torch.empty(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
+    offsets = np.frombuffer(offset_buffer, np.int64 if wide else np.int32)
+    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    octets = (
+        np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]] if data is not None else np.empty(0, np.uint8)
+    )
     return torch.from_numpy(octets.copy()), torch.from_numpy(offsets - offsets[0])

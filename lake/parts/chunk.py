@@ -1,0 +1,102 @@
+"""Runs of values in one column, and their bytes where a value is nothing but a fixed number of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Raw = npt.NDArray[np.uint8]  # [rows, bytes of a value]
+
+
+class Chunk(NamedTuple):
+    """Some rows of a column. `raw` is None where values have no fixed width, or one is null."""
+
+    array: pa.Array
+    raw: Raw | None
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Chunk:
+        """The rows of an array."""
+        return cls(array, raw_of(array))
+
+    def slice(self, start: int, stop: int) -> Chunk:
+        """Rows [start, stop), not copied."""
+        if start == 0 and stop == len(self.array):
+            return self
+        raw = None if self.raw is None else self.raw[start:stop]
+        return Chunk(self.array.slice(start, stop - start), raw)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
+        """These rows, copied."""
+        if self.raw is None:
+            return Chunk(self.array.take(pa.array(rows)), None)
+        raw = np.take(self.raw, rows, axis=0)
+        return Chunk(array_of(raw, self.array.type, _dictionary(self.array)), raw)
+
+
+def width(type_: pa.DataType) -> int | None:
+    """Bytes of a value of this type; None if they differ from value to value, are bits, or none at all.
+
+    >>> width(pa.list_(pa.float32(), 256)), width(pa.large_string()), width(pa.dictionary(pa.int32(), pa.int8()))
+    (1024, None, 4)
+    """
+    if isinstance(type_, pa.BaseExtensionType):
+        return width(type_.storage_type)
+    if pa.types.is_dictionary(type_):
+        return width(type_.index_type)
+    if pa.types.is_fixed_size_list(type_):
+        each = width(type_.value_type)
+        return each * type_.list_size or None if each is not None else None
+    if pa.types.is_nested(type_) or pa.types.is_boolean(type_) or pa.types.is_null(type_):
+        return None
+    try:
+        return int(type_.bit_width) // 8 or None
+    except ValueError:
+        return None
+
+
+def raw_of(array: pa.Array) -> Raw | None:
+    """The values' bytes where Arrow holds them, [rows, width]; None if there is a null or no width."""
+    size = width(array.type)
+    if size is None:
+        return None
+    rows = len(array)
+    while True:
+        if array.null_count:
+            return None
+        type_ = array.type
+        if isinstance(type_, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_dictionary(type_):
+            array = array.indices
+        elif pa.types.is_fixed_size_list(type_):
+            first = array.offset * type_.list_size
+            array = array.values.slice(first, len(array) * type_.list_size)
+        else:
+            break
+    if not rows:
+        return np.empty((rows, size), np.uint8)
+    each = type_.bit_width // 8
+    return np.frombuffer(array.buffers()[1], np.uint8, rows * size, array.offset * each).reshape(rows, size)
+
+
+def array_of(raw: Raw, type_: pa.DataType, dictionary: pa.Array | None = None) -> pa.Array:
+    """The array whose values have these bytes, which are not copied. `dictionary`: the values of one."""
+    raw = np.ascontiguousarray(raw)
+    rows = len(raw)
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, array_of(raw, type_.storage_type))
+    if pa.types.is_dictionary(type_):
+        codes = array_of(raw, type_.index_type)
+        return pa.DictionaryArray.from_arrays(codes, dictionary, ordered=type_.ordered)
+    if pa.types.is_fixed_size_list(type_):
+        values = array_of(raw.reshape(rows * type_.list_size, -1), type_.value_type)
+        return pa.Array.from_buffers(type_, rows, [None], 0, children=[values])
+    return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(raw)], 0)
+
+
+def _dictionary(array: Any) -> pa.Array | None:
+    return array.dictionary if pa.types.is_dictionary(array.type) else None

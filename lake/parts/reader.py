@@ -1,0 +1,357 @@
+"""Read columns of a version's parts, from wherever they are: the lake's folder, the cache, the bucket.
+
+A lake in a folder is mapped in place. Of a bucket, a part is fetched whole into the cache, or only the bytes of
+the batches and columns asked for, whichever costs less when a request counts as much as `REQUEST` bytes.
+Whatever this process reads for the first time is verified; damage raises and never becomes rows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lake import _os
+from lake.cache import Cache, Sink
+from lake.errors import IntegrityError, NotFoundError
+from lake.format import names, part, schema, vocab
+from lake.format.values import Part, Shard, VersionDocument
+from lake.parts.chunk import Chunk
+from lake.parts.meter import Meter
+from lake.refs import Refs, generations
+from lake.stores.base import Store
+
+REQUEST = 2**20  # bytes that a request is worth
+_OPEN = 256  # parts kept mapped
+_PIECE = 8 * 2**20  # bytes of one request for a whole part
+_GAP = 64 * 2**10  # bytes between two ranges that one request may as well fetch
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Range: TypeAlias = tuple[int, int]  # start, length
+Run: TypeAlias = tuple[int, int]  # rows [start, stop) of a shard
+
+
+class PartReader:
+    """Columns of the parts that one version names. Thread-safe; a forked child starts empty.
+
+    `cache` None: a part that must be fetched whole is held in memory.
+    """
+
+    def __init__(self, refs: Refs, document: VersionDocument, cache: Cache | None) -> None:
+        self.store: Store = refs.store
+        self.cache = cache
+        self.schema = document.schema
+        self.stored = schema.stored_schema(document.schema)
+        self.dictionaries = {
+            field.name: vocab.values(document.vocab[field.name], field.type)
+            for field in document.schema
+            if pa.types.is_dictionary(field.type)
+        }
+        self._reset()
+        _readers.add(self)
+
+    def _reset(self) -> None:
+        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._heads: dict[str, bytes] = {}
+        self._seen: dict[str, int] = {}  # bits of the columns of batches that were verified, by part
+        self._lock = threading.Lock()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def read(
+        self, shard: Shard, columns: Sequence[str], wanted: Ints | Sequence[Run], meter: Meter | None = None
+    ) -> list[list[Chunk]]:
+        """For each column its values in the rows wanted: ascending numbers, which are copied, or runs.
+
+        In the schema's form: dictionaries as codes, null where no part holds the column.
+
+        Raises:
+            IntegrityError: stored bytes differ from their digests.
+        """
+        meter = meter or Meter()
+        found: dict[str, list[Chunk]] = {}
+        for one in shard.parts:
+            held = [name for name in columns if name in one.fields]
+            if held:
+                if isinstance(wanted, np.ndarray):
+                    read = self._rows(one, held, wanted, meter)
+                else:
+                    read = self._runs(one, held, wanted, meter)
+                found.update(zip(held, read, strict=True))
+        if len(found) < len(columns):
+            count = len(wanted) if isinstance(wanted, np.ndarray) else sum(b - a for a, b in wanted)
+            found |= {name: [self._nothing(name, count)] for name in columns if name not in found}
+        return [found[name] for name in columns]
+
+    def rows(self, shard: Shard, numbers: Ints, columns: Sequence[str] | None = None) -> pa.Table:
+        """These rows of a shard, in any order, counted from its first."""
+        asked = self.schema.names if columns is None else list(columns)
+        if len(numbers) < 2 or (np.diff(numbers) >= 0).all():
+            return self.table(self.read(shard, asked, numbers), asked)
+        order = np.argsort(numbers, kind="stable")
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return (
+            self.table(self.read(shard, asked, numbers[order]), asked).combine_chunks().take(pa.array(back))
+        )
+
+    def column(self, shard: Shard, name: str) -> pa.ChunkedArray:
+        """All of a shard's values in one column."""
+        [chunks] = self.read(shard, [name], [(0, shard.rows)])
+        return pa.chunked_array([chunk.array for chunk in chunks], self.schema.field(name).type)
+
+    def table(self, columns: Sequence[Sequence[Chunk]], names: Sequence[str]) -> pa.Table:
+        """Columns as `read` gives them, as a table."""
+        fields = [self.schema.field(name) for name in names]
+        arrays = [
+            pa.chunked_array([chunk.array for chunk in chunks], field.type)
+            for field, chunks in zip(fields, columns, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
+
+    def chunks(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> list[list[Chunk]]:
+        """These columns of these record batches of a part: for each batch, one chunk for each column."""
+        opened = self._opened(one, indices, columns, meter)
+        if opened is not None:
+            return [self._from_open(opened, index, columns, meter) for index in indices]
+        batches = self._ranged(one, indices, columns, meter)
+        return [[self._finished(batch, name) for name in columns] for batch in batches]
+
+    # --- rows to batches ----------------------------------------------------------------------
+
+    def _runs(
+        self, one: Part, columns: Sequence[str], runs: Sequence[Run], meter: Meter
+    ) -> Iterator[list[Chunk]]:
+        size = one.batches[0].rows
+        cuts = [
+            (index, max(start - index * size, 0), min(stop - index * size, one.batches[index].rows))
+            for start, stop in runs
+            for index in range(start // size, -(-stop // size))
+        ]
+        indices = list(dict.fromkeys(index for index, _, _ in cuts))
+        read = dict(zip(indices, self.chunks(one, indices, columns, meter), strict=True))
+        for column in range(len(columns)):
+            yield [read[index][column].slice(start, stop) for index, start, stop in cuts]
+
+    def _rows(self, one: Part, columns: Sequence[str], numbers: Ints, meter: Meter) -> Iterator[list[Chunk]]:
+        if not len(numbers):
+            yield from ([self._nothing(name, 0)] for name in columns)
+            return
+        size = one.batches[0].rows
+        indices = numbers // size
+        starts = np.flatnonzero(np.diff(indices, prepend=-1))
+        needed = indices[starts].tolist()
+        ends = [*starts[1:].tolist(), len(numbers)]
+        places = [
+            numbers[start:end] - index * size
+            for index, start, end in zip(needed, starts.tolist(), ends, strict=True)
+        ]
+        read = self.chunks(one, needed, columns, meter)
+        for column in range(len(columns)):
+            yield [chunks[column].take(rows) for chunks, rows in zip(read, places, strict=True)]
+
+    def _nothing(self, name: str, rows: int) -> Chunk:
+        return Chunk.of(pa.nulls(rows, self.schema.field(name).type))
+
+    def _finished(self, batch: pa.RecordBatch, name: str) -> Chunk:
+        """A stored column as the schema has it."""
+        column, type_ = batch.column(name), self.schema.field(name).type
+        if pa.types.is_dictionary(type_):
+            column = vocab.encode(column, self.dictionaries[name], ordered=type_.ordered)
+        return Chunk.of(column)
+
+    # --- whole parts --------------------------------------------------------------------------
+
+    def _from_open(self, opened: _Opened, index: int, columns: Sequence[str], meter: Meter) -> list[Chunk]:
+        missing = [name for name in columns if (index, name) not in opened.chunks]
+        found: dict[str, Chunk] = {}
+        if missing:
+            begin = time.perf_counter()
+            new = not self._has_seen(opened.part, index, missing)
+            batch = opened.source.batch(index, missing, verify=new, first_read=new)
+            found = {name: self._finished(batch, name) for name in missing}
+            self._see(opened.part, index, missing)
+            if opened.mapped:
+                opened.chunks.update({(index, name): chunk for name, chunk in found.items()})
+            meter.add(decode_seconds=time.perf_counter() - begin)
+        return [found[name] if name in found else opened.chunks[index, name] for name in columns]
+
+    def _has_seen(self, one: Part, index: int, columns: Iterable[str]) -> bool:
+        bits = _bits(one, index, columns)
+        with self._lock:
+            return self._seen.get(one.digest, 0) & bits == bits
+
+    def _see(self, one: Part, index: int, columns: Iterable[str]) -> None:
+        with self._lock:
+            self._seen[one.digest] = self._seen.get(one.digest, 0) | _bits(one, index, columns)
+
+    def _opened(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> _Opened | None:
+        """The part mapped or in memory; None if ranges of it cost less."""
+        with self._lock:
+            known = self._open.get(one.digest)
+            if known is not None:
+                self._open.move_to_end(one.digest)
+                return known
+        source = self._source(one, indices, columns, meter)
+        if source is None:
+            return None
+        opened = _Opened(one, source)
+        with self._lock:
+            opened = self._open.setdefault(one.digest, opened)
+            while len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+        return opened
+
+    def _source(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> part.OpenPart | None:
+        if self.store.local_path(names.part_key(one.digest)) is not None:
+            return self._mapped_in_place(one)
+        lease = self.cache.peek(one.digest) if self.cache else None
+        if lease is not None:
+            meter.add(bytes_from_cache=one.bytes)
+        elif self._cost(one, indices, columns) < one.bytes + REQUEST:
+            return None
+        elif self.cache is not None:
+            lease = self.cache.file(one.digest, one.bytes, lambda sink: self._fetch(one, sink, meter))
+        else:
+            return part.OpenPart(self._get(one, 0, one.bytes, meter), one, self.stored)
+        return part.OpenPart(pa.py_buffer(lease.map()), one, self.stored)
+
+    def _mapped_in_place(self, one: Part) -> part.OpenPart:
+        keys = names.part_keys(one.digest)
+        for key in _copies(self.store, keys):
+            path = self.store.local_path(key)
+            if path is not None and path.exists():
+                return part.open_mapped(str(path), one, self.stored)
+        raise self._missing(one)
+
+    def _cost(self, one: Part, indices: Sequence[int], columns: Sequence[str]) -> float:
+        """Bytes that reading only these columns of these batches is worth, before it is known where they lie."""
+        share = len(columns) / max(1, len(one.fields))
+        batches = [one.batches[index] for index in indices]
+        return sum(share * batch.length + batch.meta_length for batch in batches) + 2 * REQUEST * len(batches)
+
+    # --- parts of parts -----------------------------------------------------------------------
+
+    def _ranged(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> list[pa.RecordBatch]:
+        messages = self._get_many(one, [part.message_range(one, index) for index in indices], meter)
+        head = None
+        if indices and part.needs_head(bytes(messages[0]), one, indices[0], self.stored):
+            head = self._head(one, meter)
+        wanted = [
+            part.column_ranges(bytes(message), one, index, columns, self.stored, head=head)
+            for index, message in zip(indices, messages, strict=True)
+        ]
+        flat = [found for ranges in wanted for found in ranges]
+        data = dict(zip(flat, self._get_many(one, flat, meter), strict=True))
+        found = []
+        for index, message, ranges in zip(indices, messages, wanted, strict=True):
+            held = {key: data[key] for key in ranges}
+            new = not self._has_seen(one, index, columns)
+            found.append(
+                part.decode_columns(
+                    one, index, bytes(message), held, columns, self.stored, head=head, first_read=new
+                )
+            )
+            self._see(one, index, columns)
+        return found
+
+    def _head(self, one: Part, meter: Meter) -> bytes:
+        if one.digest not in self._heads:
+            self._heads[one.digest] = self._get(one, *part.head_range(one), meter)
+        return self._heads[one.digest]
+
+    def _get_many(self, one: Part, ranges: Sequence[Range], meter: Meter) -> list[memoryview]:
+        """The bytes of each range; neighbours come with one request."""
+        runs: list[list[int]] = []  # start, end
+        for start, length in sorted(ranges):
+            if runs and start - runs[-1][1] <= _GAP:
+                runs[-1][1] = max(runs[-1][1], start + length)
+            else:
+                runs.append([start, start + length])
+        fetched = {start: memoryview(self._get(one, start, end - start, meter)) for start, end in runs}
+        starts = np.array([start for start, _ in runs], dtype=np.int64)
+        found = []
+        for start, length in ranges:
+            first = int(starts[np.searchsorted(starts, start, "right") - 1])
+            found.append(fetched[first][start - first : start - first + length])
+        return found
+
+    def _get(self, one: Part, start: int, length: int, meter: Meter) -> bytes:
+        for key in _copies(self.store, names.part_keys(one.digest)):
+            try:
+                found = self.store.get_range(key, start, length)
+            except NotFoundError:
+                continue
+            meter.add(requests=1, bytes_fetched=len(found))
+            return found
+        raise self._missing(one)
+
+    def _fetch(self, one: Part, sink: Sink, meter: Meter) -> None:
+        for start in range(0, one.bytes, _PIECE):
+            sink.write(self._get(one, start, min(_PIECE, one.bytes - start), meter))
+
+    def _missing(self, one: Part) -> IntegrityError:
+        return IntegrityError(f"part {one.digest[:12]} is missing from {self.store.url}", digest=one.digest)
+
+
+class _Opened:
+    """A part that is open, and what was read of it before where that costs no memory."""
+
+    __slots__ = ("chunks", "mapped", "part", "source")
+
+    def __init__(self, one: Part, source: part.OpenPart) -> None:
+        self.part, self.source = one, source
+        self.mapped = one.codec == "none"
+        self.chunks: dict[tuple[int, str], Chunk] = {}
+
+
+def _bits(one: Part, index: int, columns: Iterable[str]) -> int:
+    """A bit for each of the columns of a record batch."""
+    first = index * len(one.fields)
+    return sum(1 << (first + one.fields.index(name)) for name in columns)
+
+
+def _copies(store: Store, keys: names.Keys) -> Iterator[str]:
+    """Where the stored copies of an object are: its own key, then, at the cost of one LIST, the others."""
+    yield keys(0)
+    for copy in generations(store, keys):
+        yield copy.key
+
+
+@contextmanager
+def located(dataset: str, shard: int) -> Iterator[None]:
+    """Say of damage in which shard of which dataset it is, and what can be done."""
+    try:
+        yield
+    except IntegrityError as error:
+        name = dataset.partition("@")[0]
+        text = f"{error} (shard {shard:,} of {dataset}): `lake repair {name}`"
+        raise IntegrityError(text, digest=error.digest) from error
+
+
+_readers: weakref.WeakSet[PartReader] = weakref.WeakSet()
+
+
+def _forget() -> None:
+    """A forked child reads anew: its parent's leases and locks are its parent's."""
+    for reader in list(_readers):
+        reader._reset()
+
+
+_os.after_fork(_forget)

@@ -1,0 +1,273 @@
+"""Carry a schedule out ahead of its consumer: threads load units and gather batches, a bounded way ahead.
+
+The consumer never waits for what nobody has begun: it does that itself. So a crew without threads gives the
+same batches, only later, and a busy interpreter that keeps the threads waiting costs no more than their help.
+Threads that have had nothing to do for a second end; the next batch that is asked for brings them back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from lake.parts import Meter
+from lake.scan.gather import Loaded, Rows, Values
+from lake.scan.schedule import Schedule, Step, Unit
+
+IDLE_SECONDS: Final = 1.0
+AHEAD: Final = 8  # batches gathered before they are asked for, at most
+AHEAD_BYTES: Final = 32 * 2**20  # and what they take, unless one alone takes more
+LIVE_BYTES: Final = 32 * 2**20  # of the units loaded, unless two alone take more
+_EXIT_SECONDS: Final = 2.0  # that the end of the process waits for threads
+
+_NEW, _BUSY, _DONE = range(3)
+
+
+@dataclass(slots=True, eq=False)
+class _Unit:
+    """A unit that some step to come needs."""
+
+    unit: Unit
+    bytes: int
+    last: int  # number of the last step that does
+    state: int = _NEW
+    result: Loaded | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Step:
+    """A step to come."""
+
+    step: Step
+    units: list[_Unit] = field(default_factory=list)
+    state: int = _NEW
+    result: list[Values] | None = None
+
+
+_Task: TypeAlias = _Unit | _Step
+
+
+class Crew:
+    """The batches of a schedule from step `first` on, in order.
+
+    `load` and `gather` are called in any thread. What they raise is raised by the next `next`, and again by
+    those after it.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        load: Callable[[Unit], Loaded],
+        gather: Callable[[Sequence[Rows]], list[Values]],
+        meter: Meter,
+        *,
+        first: int = 0,
+        threads: int = 0,
+    ) -> None:
+        self._schedule, self._load, self._gather, self._meter = schedule, load, gather, meter
+        self._steps = schedule.steps(first)
+        self._coming: deque[_Step] = deque()  # those that were looked at; the first is handed out next
+        self._front = first  # the first step that is not gathered
+        self._units: dict[Unit, _Unit] = {}
+        self._unseen = schedule.units(first)
+        self._following: Unit | None = next(self._unseen, None)  # to be loaded when there is room
+        self._ahead = max(1, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
+        self._wanted, self._threads = threads, list[threading.Thread]()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        self._turn = threading.Condition()
+        _crews.add(self)
+
+    # --- the consumer's side ------------------------------------------------------------------
+
+    def next(self) -> tuple[Step, list[Values]] | None:
+        """The next batch; None after the last."""
+        while True:
+            with self._turn:
+                if self._error is not None:
+                    raise self._error
+                head = None if self._closed else self._look(0)
+                if head is None:
+                    return None
+                if head.state == _DONE:
+                    self._coming.popleft()
+                    self._help()
+                    self._turn.notify()
+                    assert head.result is not None
+                    return head.step, head.result
+                task = self._next_of(head)
+                if task is None:
+                    self._wait()
+            if task is not None:
+                self._do(task)
+
+    def close(self) -> None:
+        """Stop; threads end with what they are doing. In a forked child there is nothing to stop."""
+        if self._pid == os.getpid():
+            with self._turn:
+                self._closed = True
+                self._coming.clear()
+                self._units.clear()
+                self._turn.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for threads to end."""
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    # --- what is to be done (with the lock held) ----------------------------------------------
+
+    def _look(self, place: int) -> _Step | None:
+        """The step at this place among those to come."""
+        while len(self._coming) <= place:
+            step = next(self._steps, None)
+            if step is None:
+                return None
+            needed = dict.fromkeys(take.unit for take in step.takes)
+            self._coming.append(_Step(step, [self._unit(unit) for unit in needed]))
+        return self._coming[place]
+
+    def _unit(self, unit: Unit) -> _Unit:
+        if unit not in self._units:
+            self._units[unit] = _Unit(unit, self._schedule.bytes(unit), self._schedule.last(unit))
+        return self._units[unit]
+
+    def _next_of(self, step: _Step) -> _Task | None:
+        """What brings a step on and nobody has begun, marked as begun: one of its units, or itself."""
+        if step.state != _NEW:
+            return None
+        task = next((unit for unit in step.units if unit.state == _NEW), None)
+        if task is not None:
+            return _begun(task)
+        return _begun(step) if all(unit.state == _DONE for unit in step.units) else None
+
+    def _next_ahead(self) -> _Task | None:
+        """What a thread may do now, marked as begun."""
+        for place in range(self._ahead):
+            step = self._look(place)
+            if step is None:
+                break
+            if place == 0 or all(unit.state == _DONE for unit in step.units):
+                task = self._next_of(step)
+                if task is not None:
+                    return task
+        unit = self._unit_ahead()
+        return None if unit is None or not self._has_room(unit) else _begun(unit)
+
+    def _unit_ahead(self) -> _Unit | None:
+        """The next unit that nobody has begun."""
+        while self._following is not None:
+            if self._schedule.last(self._following) >= self._front:
+                unit = self._unit(self._following)
+                if unit.state == _NEW:
+                    return unit
+            self._following = next(self._unseen, None)
+        return None
+
+    def _has_room(self, unit: _Unit) -> bool:
+        live = [held.bytes for held in self._units.values() if held.state != _NEW]
+        at_once = len(self._coming[0].units) if self._coming else 1
+        return len(live) <= at_once or sum(live) + unit.bytes <= LIVE_BYTES
+
+    def _gathered(self) -> None:
+        """Forget the units that no step still to be gathered needs."""
+        while self._coming and (step := self._at_front()) is not None and step.state == _DONE:
+            self._front += 1
+        for unit in [unit for unit, held in self._units.items() if held.last < self._front]:
+            del self._units[unit]
+
+    def _at_front(self) -> _Step | None:
+        place = self._front - self._coming[0].step.number
+        return self._coming[place] if place < len(self._coming) else None
+
+    # --- doing it -----------------------------------------------------------------------------
+
+    def _do(self, task: _Task) -> None:
+        try:
+            result: Any = self._load(task.unit) if isinstance(task, _Unit) else self._gather(_rows(task))
+        except Exception as error:
+            with self._turn:
+                self._error = self._error or error
+                self._turn.notify_all()
+            return
+        except BaseException:  # Ctrl-C: nothing was begun
+            with self._turn:
+                task.state = _NEW
+                self._turn.notify_all()
+            raise
+        with self._turn:
+            task.result, task.state = result, _DONE
+            if isinstance(task, _Step):
+                task.units = []
+                self._gathered()
+            self._turn.notify_all()
+
+    def _wait(self) -> None:
+        """Wait until something is done (with the lock held)."""
+        begin = time.perf_counter()
+        self._help()
+        self._turn.wait()
+        self._meter.add(stall_seconds=time.perf_counter() - begin)
+
+    def _help(self) -> None:
+        """See that there are threads (with the lock held)."""
+        if len(self._threads) < self._wanted and (self._following is not None or self._look(0) is not None):
+            thread = threading.Thread(target=self._work, name="lake-scan", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        while (task := self._await_task()) is not None:
+            self._do(task)
+            del task
+
+    def _await_task(self) -> _Task | None:
+        """Something to do, as soon as there is; None: end."""
+        deadline = time.monotonic() + IDLE_SECONDS
+        with self._turn:
+            while not self._closed and self._error is None:
+                task = self._next_ahead()
+                if task is not None:
+                    return task
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._turn.wait(left):
+                    break
+            self._threads.remove(threading.current_thread())
+        return None
+
+
+def _begun(task: _Task) -> _Task:
+    task.state = _BUSY
+    return task
+
+
+def _rows(step: _Step) -> list[Rows]:
+    """What a step takes, of units that are all loaded."""
+    loaded = {unit.unit: unit.result for unit in step.units}
+    return [
+        (result, take.start, take.stop)
+        for take in step.step.takes
+        if (result := loaded[take.unit]) is not None
+    ]
+
+
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Have no thread run on into the end of the interpreter."""
+    crews = list(_crews)
+    for crew in crews:
+        crew.close()
+    for crew in crews:
+        crew.join(_EXIT_SECONDS)

@@ -1,0 +1,413 @@
+"""What a user holds: options, the place in the epoch, and the ways to look at the batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from lake import plan
+from lake.parts import Meter
+from lake.plan.cursor import Cursor
+from lake.scan import gather
+from lake.scan.columns import Columns
+from lake.scan.crew import Crew
+from lake.scan.load import Loader
+from lake.scan.mapped import Format, Mapped
+from lake.scan.pool import Pool
+from lake.scan.schedule import Schedule, Step
+from lake.scan.select import Selected, select
+from lake.snapshot import Snapshot
+from lake.where import condition
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from lake.torch import TensorStream
+
+PAD = "_pad"  # the column that marks repeated rows where even="pad"
+
+_log = logging.getLogger("lake")
+
+Item = TypeVar("Item")
+
+
+class Scan:
+    """Record batches of one version, as `Dataset.scan` describes them; each `iter` is the next epoch.
+
+    Planned when something of the plan is asked for, read when iterated. A scan has one iteration at a time: a
+    second `iter` ends the first. A copy or pickle begins where its next `iter` would.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        batch_size: int = 1024,
+        shuffle: bool | Literal["full"] = False,
+        seed: int = 0,
+        epoch: int = 0,
+        shuffle_window: int = plan.DEFAULT_WINDOW,
+        even: Literal["split", "drop", "pad"] | None = "split",
+        rank: int | None = None,
+        world_size: int | None = None,
+        node: int | None = None,
+        nodes: int | None = None,
+        partitions: int | None = None,
+        limit: int | None = None,
+    ) -> None:
+        self._asked = {name: value for name, value in locals().items() if name not in ("self", "snapshot")}
+        self.snapshot = snapshot
+        self.columns = _columns(snapshot, columns, even)
+        self._condition = None if where is None else condition(where, snapshot.document.schema)
+        self._epoch = epoch  # of the next iteration, unless a position was loaded
+        self._partitions = partitions or nodes or 1
+        self._options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "shuffle": shuffle,
+            "seed": seed,
+            "shuffle_window": shuffle_window,
+            "even": even,
+            "ranks": plan.Ranks.of(rank, world_size, node, nodes),
+            "limit": limit,
+        }
+        self._maps: tuple[Mapped, ...] = ()
+        self._meter = Meter()
+        self._loaded: Cursor | None = None  # where the next iteration begins
+        self._mark: _Mark | None = None  # how far the last iteration came
+        self._iteration: weakref.ref[_Iteration[Any]] | None = None
+        self._outer: weakref.ref[Any] | None = None  # who hands the batches on, and so knows the position
+        self._plans: dict[tuple[int, int, int], plan.EpochPlan] = {}
+        if self._condition is None:
+            self._planned(epoch)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = None if self._loaded is None else self._loaded.state()
+        return _rebuilt, (self.snapshot, self._asked, self._maps, self._epoch, state)
+
+    # --- what it will do ----------------------------------------------------------------------
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the batches; of a mapped scan, of its first batch, which is read for it."""
+        if self._maps:
+            batch = next(self._fresh()._items(Columns.batch, own=False), None)
+            return pa.schema([]) if batch is None else batch.schema
+        return self._read_schema
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch, for all ranks."""
+        return self._planned(self._epoch).rows
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return len(self._planned(self._epoch))
+
+    def check(self) -> plan.Plan:
+        """What an epoch would read, keep resident and fetch; reads nothing but what `where` needs.
+
+        Raises:
+            BudgetError: it does not fit the cache's budget.
+        """
+        return plan.summarize(self._planned(self._epoch))
+
+    def metrics(self) -> dict[str, float]:
+        """What reading has cost since this scan was made.
+
+        `bytes_fetched, requests` (to the store), `bytes_from_cache, batches, rows, decode_seconds` (of all
+        threads) and `stall_seconds` (that the consumer waited).
+        """
+        return self._meter.counts()
+
+    # --- where it is --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch handed out, as a small JSON document for all ranks."""
+        self._check_asked("state_dict")
+        return self._position().state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration where `state` says; an iteration in progress ends.
+
+        Raises:
+            ValueError: the state of another plan (it says what differs), or of one rank alone.
+        """
+        self._check_asked("load_state_dict")
+        planned = self._planned(self._epoch)
+        cursor = Cursor.of_state(state, planned.facts)
+        if cursor.of != planned.rows:
+            raise ValueError(f"a position of another plan: rows was {cursor.of:,}, is {planned.rows:,}")
+        self._end()
+        self._mark, self._loaded = None, cursor
+        self._partitions, self._epoch = cursor.partitions, cursor.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch `epoch`; a position that was loaded holds if it is of this epoch."""
+        if epoch < 0:
+            raise ValueError(f"epochs are numbered from 0: {epoch}")
+        if self._loaded is not None and self._loaded.epoch != epoch:
+            _log.info(
+                "epoch %s begins at its beginning: the position loaded, row %s of epoch %s, is given up",
+                epoch,
+                f"{self._loaded.rows:,}",
+                self._loaded.epoch,
+            )
+            self._loaded = None
+        self._epoch = epoch
+
+    # --- batches ------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._items(Columns.batch, own=False)
+
+    def map(self, fn: Callable[[Any], Any], *, format: Format = "arrow") -> Scan:  # noqa: A002
+        """A scan whose batches `fn` makes of this one's, with the same number of rows.
+
+        `fn` gets a `RecordBatch`, or a dict of NumPy arrays (its own, to write to) or of lists, and gives a
+        batch, a table or a dict. It runs where the scan is iterated.
+        """
+        mapped = self._fresh()
+        mapped._maps = (*self._maps, Mapped(fn, format))
+        return mapped
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The batches of one epoch as an Arrow stream."""
+        batches = iter(self)
+        if not self._maps:
+            return pa.RecordBatchReader.from_batches(self._read_schema, batches)
+        first = [batch for batch in [next(batches, None)] if batch is not None]
+        schema = first[0].schema if first else pa.schema([])
+        return pa.RecordBatchReader.from_batches(schema, _chained(first, batches))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_table(self) -> pa.Table:
+        """All batches of one epoch."""
+        return self.to_reader().read_all()
+
+    def to_polars(self) -> polars.DataFrame:
+        """All batches of one epoch as a polars frame."""
+        import polars
+
+        return polars.DataFrame(self.to_table())
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """All batches of one epoch as a pandas frame."""
+        return self.to_table().to_pandas()
+
+    def to_torch(
+        self,
+        device: Any = None,
+        *,
+        ragged: Literal["nested", "values", "pad"] = "nested",
+        nulls: Literal["error"] | Mapping[str, Any] = "error",
+        binary: Literal["list", "values"] = "list",
+        copy: bool = True,
+    ) -> TensorStream:
+        """The batches as dicts of tensors: see `lake.torch.tensors` for what each type becomes."""
+        from lake.torch import Form, TensorStream
+
+        return TensorStream(self, Form(ragged, nulls, binary, copy), device)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    @cached_property
+    def _layout(self) -> plan.Layout:
+        manifest = self.snapshot.manifest
+        batch_rows = manifest.batch_rows(self.columns, self.snapshot.document.cuts.target)
+        return plan.Layout.of(manifest.rows, batch_rows, *manifest.sizes(self.columns))
+
+    @cached_property
+    def _selection(self) -> Selected | None:
+        return None if self._condition is None else select(self.snapshot, self._condition, self._meter)
+
+    @cached_property
+    def _read_schema(self) -> pa.Schema:
+        """The schema of the batches before they are mapped."""
+        schema = self.snapshot.document.schema
+        fields = [schema.field(name) for name in self.columns]
+        if self._options["even"] == "pad":
+            fields.append(pa.field(PAD, pa.bool_(), nullable=False))
+        return pa.schema(fields, schema.metadata)
+
+    def _planned(self, epoch: int, start: int = 0) -> plan.EpochPlan:
+        key = epoch, start, self._partitions
+        if key not in self._plans:
+            identity = {"version": self.snapshot.version, "columns": self.columns}
+            if self._condition is not None:
+                identity["where"] = self._condition.text
+            self._plans = {
+                key: plan.plan_epoch(
+                    self._layout,
+                    epoch=epoch,
+                    start=start,
+                    selection=self._selection,
+                    partitions=self._partitions,
+                    identity=identity,
+                    **self._options,
+                )
+            }
+        return self._plans[key]
+
+    def _position(self) -> Cursor:
+        if self._loaded is not None:
+            return self._loaded
+        if self._mark is not None:
+            return self._mark.plan.cursor(self._mark.done)
+        return self._planned(self._epoch).cursor(0)
+
+    def _check_asked(self, name: str) -> None:
+        outer = None if self._outer is None else self._outer()
+        if outer is not None:
+            raise RuntimeError(
+                f"this scan is read through {outer}: call {name}() of that, which knows the position"
+            )
+
+    def _fresh(self) -> Scan:
+        """Another scan of the same plan, at its beginning."""
+        scan = _rebuilt(self.snapshot, self._asked, self._maps, self._epoch, None)
+        if self._condition is not None and "_selection" in self.__dict__:
+            scan._selection = self._selection
+        return scan
+
+    def _end(self) -> None:
+        """End the iteration in progress, if there is one."""
+        iteration = None if self._iteration is None else self._iteration()
+        if iteration is not None:
+            iteration.close()
+        self._iteration = self._outer = None
+
+    def _items(self, render: Callable[[Columns], Item], *, own: bool, outer: Any = None) -> _Iteration[Item]:
+        """Begin an iteration that gives what `render` makes of each batch.
+
+        `own`: fixed-width columns are in memory of their own. `outer`: who hands the items on.
+        """
+        self._end()
+        cursor, self._loaded = self._loaded, None
+        epoch = self._epoch if cursor is None else cursor.epoch
+        planned = self._planned(epoch, 0 if cursor is None else cursor.rows)
+        self._mark, self._epoch = _Mark(planned), epoch + 1
+        self._outer = None if outer is None else weakref.ref(outer)
+        iteration = _Iteration(self, self._mark, render, own=own)
+        self._iteration = weakref.ref(iteration)
+        return iteration
+
+
+class _Mark:
+    """How far an iteration has come."""
+
+    def __init__(self, planned: plan.EpochPlan) -> None:
+        self.plan, self.done = planned, 0
+
+
+class _Iteration(Generic[Item]):
+    """One iteration of a scan. It ends when it is dropped."""
+
+    def __init__(self, scan: Scan, mark: _Mark, render: Callable[[Columns], Item], *, own: bool) -> None:
+        self._mark, self._render, self._own = mark, render, own
+        self._snapshot, self._columns, self._meter = scan.snapshot, scan.columns, scan._meter
+        self._schema, self._maps = scan._read_schema, scan._maps
+        self._dictionaries = self._snapshot.reader.dictionaries
+        self._ended = False
+        self._crew: Crew | None = None
+        self._pid = os.getpid()
+
+    def __iter__(self) -> _Iteration[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self._ended:
+            raise StopIteration
+        if self._crew is None or self._pid != os.getpid():  # a forked child has none of its parent's threads
+            self._crew, self._pid = self._hired(), os.getpid()
+        got = self._crew.next()
+        if got is None:
+            self.close()
+            raise StopIteration
+        step, values = got
+        columns = self._complete(step, values)
+        for mapped in self._maps:
+            columns = mapped(columns)
+        item = self._render(columns)
+        self._mark.done = step.number + 1
+        self._meter.add(batches=1, rows=columns.rows)
+        return item
+
+    def close(self) -> None:
+        """Hand nothing out any more; threads end with what they are doing."""
+        self._ended = True
+        if self._crew is not None:
+            self._crew.close()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.close()
+
+    def _hired(self) -> Crew:
+        schedule, pool = Schedule(self._mark.plan), Pool()
+        load = Loader(self._snapshot, self._columns, schedule, self._meter)
+        own = self._own
+        return Crew(
+            schedule,
+            load,
+            lambda rows: gather.gather(rows, pool, own=own),
+            self._meter,
+            first=self._mark.done,
+            threads=max(1, min(4, (os.cpu_count() or 2) - 1)),
+        )
+
+    def _complete(self, step: Step, values: list[gather.Values]) -> Columns:
+        if len(self._schema) > len(values):
+            marked = np.arange(step.rows) >= step.rows - step.pads
+            values = [*values, pa.array(marked)]
+        return Columns(self._schema, values, step.rows, self._dictionaries)
+
+
+def _columns(snapshot: Snapshot, columns: Sequence[str] | None, even: str | None) -> list[str]:
+    """The columns asked for, all without a choice.
+
+    Raises:
+        ValueError: unknown ones, one twice, or none.
+    """
+    names = snapshot.document.schema.names
+    if isinstance(columns, str):
+        raise TypeError(f"columns are a list of names: [{columns!r}]")
+    asked = list(names if columns is None else columns)
+    unknown = [name for name in asked if name not in names]
+    if unknown:
+        raise ValueError(f"no column {unknown[0]!r} in {snapshot.name!r}; there are {', '.join(names)}")
+    if len(set(asked)) < len(asked) or not asked:
+        raise ValueError(f"columns are different names, at least one: {asked}")
+    if even == "pad" and PAD in asked:
+        raise ValueError(f"even='pad' marks repeated rows in a column {PAD!r}, and {snapshot.name!r} has one")
+    return asked
+
+
+def _rebuilt(
+    snapshot: Snapshot,
+    asked: dict[str, Any],
+    maps: tuple[Mapped, ...],
+    epoch: int,
+    state: dict[str, Any] | None,
+) -> Scan:
+    scan = Scan(snapshot, **asked)
+    scan._maps, scan._epoch = maps, epoch
+    if state is not None:
+        scan.load_state_dict(state)
+    return scan
+
+
+def _chained(first: Sequence[Item], rest: Iterator[Item]) -> Iterator[Item]:
+    yield from first
+    yield from rest

@@ -1,0 +1,168 @@
+"""Which rows are loaded together, and what each plan batch takes of them. Pure: no I/O, no clock.
+
+What is loaded at once is a *unit*: a whole block where rows are permuted, since any of them may come first;
+a few record batches of a shard where they come as they are stored, so that the first need not wait for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from lake.plan import EpochPlan, Piece
+from lake.plan.permutation import Ints
+
+UNIT_BYTES: Final = 4 * 2**20  # decoded, of a unit in stored order, about
+
+
+class Unit(NamedTuple):
+    """Rows [start, stop) of a block."""
+
+    block: int
+    start: int
+    stop: int
+
+
+class Take(NamedTuple):
+    """Rows [start, stop) of a unit, as they come out of it."""
+
+    unit: Unit
+    start: int
+    stop: int
+
+
+class Step(NamedTuple):
+    """One plan batch of this rank: what it takes, in order; its last `pads` rows are repeats."""
+
+    number: int
+    takes: tuple[Take, ...]
+    rows: int
+    pads: int
+
+
+class Schedule:
+    """The steps of one rank's epoch."""
+
+    def __init__(self, plan: EpochPlan, *, unit_bytes: int = UNIT_BYTES) -> None:
+        self.plan = plan
+        self._unit_bytes = unit_bytes
+        self._edges = lru_cache(maxsize=256)(self._edges_of)
+        share = plan.share
+        self._round = share.batch_size * share.world_size
+        self._tail_ends = np.cumsum(share.tail)
+
+    def steps(self, first: int = 0, stop: int | None = None) -> Iterator[Step]:
+        """The steps with the numbers [first, stop)."""
+        for number in range(first, len(self.plan) if stop is None else stop):
+            batch = self.plan.batch(number)
+            takes = tuple(
+                take
+                for block, start, stop in self.plan.slices(number)
+                for take in self._takes(block, start, stop)
+            )
+            yield Step(number, takes, batch.rows, batch.pads)
+
+    def units(self, first: int = 0) -> Iterator[Unit]:
+        """The units of the steps from number `first` on, in the order of first need.
+
+        Steps that need nothing new are passed over, not looked at. A unit may come again, though rarely.
+        """
+        number, known = first, frozenset[Unit]()
+        while number < len(self.plan):
+            [step] = self.steps(number, number + 1)
+            needed = dict.fromkeys(take.unit for take in step.takes)
+            yield from (unit for unit in needed if unit not in known)
+            known = frozenset(needed)
+            number = max(number + 1, min(map(self.last, needed)))
+
+    def last(self, unit: Unit) -> int:
+        """The number of the last step that may take rows of a unit."""
+        first = int(self.plan.order.starts[unit.block])
+        return self._last(first + unit.start, first + unit.stop)
+
+    @property
+    def batch_bytes(self) -> int:
+        """What a batch takes decoded, about."""
+        layout = self.plan.order.layout
+        rows = int(layout.rows.sum())
+        return self.plan.share.batch_size * int(layout.raw_bytes.sum()) // max(1, rows)
+
+    def bytes(self, unit: Unit) -> int:
+        """What a unit takes decoded, about."""
+        order = self.plan.order
+        visit = order.shards(unit.block)
+        rows, raw = int(order.layout.rows[visit].sum()), int(order.layout.raw_bytes[visit].sum())
+        return (unit.stop - unit.start) * raw // max(1, rows)
+
+    def pieces(self, unit: Unit) -> tuple[tuple[Piece, ...], Ints | None]:
+        """What a unit's block reads, and the order in which the rows of its pieces come out; None: as they lie.
+
+        Then the unit's rows are those numbers of the rows of the only piece.
+        """
+        block = self.plan.order.block(unit.block)
+        return block.pieces, block.order
+
+    @property
+    def batch_rows(self) -> Ints:
+        """Rows of each shard's record batches that pieces speak of."""
+        return self.plan.order.layout.batch_rows
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _takes(self, block: int, start: int, stop: int) -> Iterator[Take]:
+        edges = self._edges(block)
+        at = int(np.searchsorted(edges, start, "right")) - 1
+        while start < stop:
+            first, end = int(edges[at]), int(edges[at + 1])
+            size = min(stop, end) - start
+            yield Take(Unit(block, first, end), start - first, start - first + size)
+            start, at = start + size, at + 1
+
+    def _edges_of(self, block: int) -> Ints:
+        """Where the units of a block begin, and its end."""
+        order = self.plan.order
+        count = int(order.starts[block + 1] - order.starts[block])
+        if order.shuffle:
+            return np.array([0, count])
+        [piece] = order.block(block).pieces
+        layout = order.layout
+        size = int(layout.batch_rows[piece.shard])
+        raw = max(1, int(layout.raw_bytes[piece.shard]))
+        batch_bytes = max(1, raw * size // int(layout.rows[piece.shard]))
+        step = size * max(1, self._unit_bytes // batch_bytes)
+        edges = np.arange(step, int(layout.rows[piece.shard]), step)
+        if piece.rows is not None:
+            edges = np.searchsorted(piece.rows, edges)
+        inside = np.unique(edges[(edges > 0) & (edges < count)])
+        return np.concatenate([[0], inside, [count]])
+
+    def _last(self, start: int, stop: int) -> int:
+        """The number of the round that takes the last of the places [start, stop), of those of each partition."""
+        cut = self.plan.share.partitions
+        number, latest = 0, 0
+        low, high = _partition(cut.rows, cut.count, start), _partition(cut.rows, cut.count, stop - 1)
+        for number in range(low, high + 1):
+            begin, end = cut.run(number)
+            taken = (min(end, stop) - 1 - begin) * cut.count + number
+            latest = max(latest, self._round_of(taken))
+        return latest
+
+    def _round_of(self, taken: int) -> int:
+        """The round that takes the row of this number, counted as partitions give them in turn."""
+        share = self.plan.share
+        since = taken - share.start
+        if since < share.full * self._round:
+            return max(0, since // self._round)
+        since -= share.full * self._round
+        return share.full + int(np.searchsorted(self._tail_ends, since, "right"))
+
+
+def _partition(rows: int, count: int, place: int) -> int:
+    """Which of `count` runs, equal to within one row and the longer ones first, has the place."""
+    size, longer = divmod(rows, count)
+    if place < longer * (size + 1):
+        return place // (size + 1)
+    return longer + (place - longer * (size + 1)) // size
