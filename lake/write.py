@@ -181,12 +181,12 @@ class Change:
 
     def __call__(self, base: Base) -> Draft:
         moved = base.seq != self.start.seq
+        if moved:
+            self._detach(base)
         if self.asked.mode == "append" and base.document is not None:
             document, segments = self._after(base.document, base)
             removed = 0
         else:
-            if moved:
-                self._detach(base)
             document, segments = self._instead(None if moved else base.document)
             removed = base.document.rows if base.document else 0
         return Draft(
@@ -223,7 +223,7 @@ class Change:
         return draft.grown(old, head, self.made.shards, tail, apart)
 
     def _detach(self, base: Base) -> None:
-        """Carry an overwrite over to a newer head: what it took over from the old one is no longer inherited."""
+        """Carry the commit over to a newer head: what it took over from the old one is no longer inherited."""
         if self.asked.mode == "overwrite" and self.asked.expect is not None:
             raise conflict(self.asked.name, "the head moved while the commit ran", base)
         for digest in self.made.inherited:
