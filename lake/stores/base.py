@@ -112,6 +112,14 @@ class Delete(Protocol):
         """
 
 
+class Abandon(Protocol):
+    def abandon(self, before: float, *, dry_run: bool = False) -> int:
+        """Take back uploads that were begun before that time and never completed; how many there are.
+
+        A folder has none: what it did not finish is listed below `tmp/`.
+        """
+
+
 class Clock(Protocol):
     def now(self) -> float:
         """Seconds since the epoch by the clock that dates the objects; it runs while the machine sleeps."""
@@ -132,7 +140,7 @@ class Place(Protocol):
         """Keep the exclusive lease (or any other) from being taken meanwhile. Buckets need none."""
 
 
-class Store(Get, List, PutNew, Put, Stage, Copy, Delete, Clock, Place, Protocol):
+class Store(Get, List, PutNew, Put, Stage, Copy, Delete, Abandon, Clock, Place, Protocol):
     """Everything at once."""
 
 

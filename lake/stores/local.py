@@ -225,6 +225,9 @@ class LocalStore:
                 failed[key] = self._explained("delete", folder, error)
         return failed
 
+    def abandon(self, before: float, *, dry_run: bool = False) -> int:
+        return 0
+
     def link_in(self, path: str, key: str) -> bool:
         """Give the finished file `path` the name `key`, durable; False if that is taken."""
         target = self._path(key)

@@ -19,7 +19,7 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import IO, Any, Self, TypeVar
 
 import boto3
@@ -38,6 +38,7 @@ _DELETES = 1000  # keys a request, the protocol's limit
 _PARTS = 10_000  # a multipart upload, likewise
 _CONFLICTS = 8  # times that a create is repeated after "try again" before it counts as failed
 _PAUSE = (0.05, 2.0)  # seconds: the first pause is at most this, the longest at most that
+_CREATES = frozenset({"put_object", "copy_object", "complete_multipart_upload"})
 _READ_PIECE = 1 * MiB  # urllib3 copies what it reads into a buffer: pieces stay in the processor's cache
 
 _T = TypeVar("_T")
@@ -88,6 +89,7 @@ class S3Store:
     def _forget(self) -> None:
         """Begin as a new process does: connections and locks are the parent's."""
         self._lock = threading.Lock()
+        self._sending = threading.local()
         self._clients: _Clients | None = None
 
     @property
@@ -103,8 +105,14 @@ class S3Store:
     def local_path(self, key: str) -> None:
         return None
 
-    def root_lease(self, *, exclusive: bool = False) -> AbstractContextManager[None]:
-        return nullcontext()  # the store refuses a request that was signed too long ago
+    @contextmanager
+    def root_lease(self, *, exclusive: bool = False) -> Iterator[None]:
+        """Creates of this thread are signed and sent once meanwhile: the store refuses them soon after that."""
+        before, self._sending.once = getattr(self._sending, "once", False), True
+        try:
+            yield
+        finally:
+            self._sending.once = before
 
     def exists(self) -> bool:
         with self._explained("look up", "the bucket"):
@@ -292,7 +300,7 @@ class S3Store:
                     if s3_errors.unsupported(error) and when and (self.single_writer or not insist):
                         when = {}
                         continue
-                    if not s3_errors.undecided(error) or attempt == _CONFLICTS:
+                    if not s3_errors.undecided(error) or attempt == _CONFLICTS or self._once(_CREATES):
                         raise
             _pause(attempt)
         raise AssertionError("the last attempt returns or raises")
@@ -366,6 +374,28 @@ class S3Store:
                     )
         return failed
 
+    def abandon(self, before: float, *, dry_run: bool = False) -> int:
+        with self._explained("list", "unfinished uploads"):
+            old = [found for found in self._uploads() if found["Initiated"].timestamp() < before]
+        for found in () if dry_run else old:
+            with self._explained("take back", found["Key"]):
+                try:
+                    self._call("abort_multipart_upload", Key=found["Key"], UploadId=found["UploadId"])
+                except aws.ClientError as error:
+                    if s3_errors.status(error) != 404:  # completed, or taken back by another
+                        raise
+        return len(old)
+
+    def _uploads(self) -> Iterator[dict[str, Any]]:
+        """Every multipart upload below the prefix that is neither completed nor aborted."""
+        query: dict[str, Any] = {"Prefix": self._root}
+        while True:
+            page = self._call("list_multipart_uploads", **query)
+            yield from page.get("Uploads", ())
+            if not page.get("IsTruncated"):
+                return
+            query |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
     # --- the connection -----------------------------------------------------------------------
 
     def _key(self, key: str) -> str:
@@ -373,16 +403,21 @@ class S3Store:
 
     def _call(self, operation: str, **parameters: Any) -> dict[str, Any]:
         """The reply of one call; sent twice if refused and the chain has other credentials by now."""
-        clients = self._connected()
+        clients, once = self._connected(), self._once((operation,))
         try:
-            return clients.call(operation, Bucket=self.bucket, **parameters)
+            return clients.call(operation, once, Bucket=self.bucket, **parameters)
         except (aws.ClientError, *s3_errors.NO_CREDENTIALS) as error:
             renewed = self._renewed(clients) if s3_errors.about_credentials(error) else None
-            if renewed is None:
+            if renewed is None or once:
                 raise
         if hasattr(body := parameters.get("Body"), "seek"):
             body.seek(0)  # type: ignore[union-attr]
-        return renewed.call(operation, Bucket=self.bucket, **parameters)
+        return renewed.call(operation, once, Bucket=self.bucket, **parameters)
+
+    def _once(self, operations: Iterable[str]) -> bool:
+        """Whether these are never to be sent twice: a late second one could do harm."""
+        creates = getattr(self._sending, "once", False) and not _CREATES.isdisjoint(operations)
+        return creates or "delete_objects" in operations
 
     def _connected(self) -> _Clients:
         clients = self._clients
@@ -458,8 +493,8 @@ class _Clients:
             raise StoreError(f"cannot use {store.url} at {store.endpoint_url}: {error}") from error
         self.endpoint, self.region = self._again.meta.endpoint_url, self._again.meta.region_name
 
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        client = self._once if operation == "delete_objects" else self._again
+    def call(self, operation: str, once: bool, **parameters: Any) -> dict[str, Any]:
+        client = self._once if once else self._again
         reply: dict[str, Any] = getattr(client, operation)(**parameters)
         return reply
 

@@ -80,6 +80,9 @@ class _Around:
         doomed = [*keys]
         return self._do("delete", doomed[0] if doomed else "", lambda: self.store.delete(doomed))
 
+    def abandon(self, before: float, *, dry_run: bool = False) -> int:
+        return self._do("abandon", "", lambda: self.store.abandon(before, dry_run=dry_run))
+
 
 class _StagedAround:
     """Staged bytes whose publication is a call of the store around."""
@@ -287,6 +290,9 @@ class PrefixStore:
     def delete(self, keys: Iterable[str]) -> dict[str, Exception]:
         failed = self.store.delete(self._root + key for key in keys)
         return {key.removeprefix(self._root): error for key, error in failed.items()}
+
+    def abandon(self, before: float, *, dry_run: bool = False) -> int:
+        return self.store.abandon(before, dry_run=dry_run)  # all of the store's: they have no keys yet
 
     def _relative(self, found: Object) -> Object:
         return Object(found.key.removeprefix(self._root), found.size, found.modified)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from botocore.retries.standard import ExponentialBackoff
 
 from lake.errors import IntegrityError, LakeError, NotFoundError, StoreError
@@ -215,6 +216,36 @@ def test_a_delete_is_never_sent_twice(make: Any, proxy: S3Proxy) -> None:
     assert proxy.methods() == ["POST"]
     assert set(failed) == {"a", "b"}
     assert all(isinstance(error, StoreError) and error.retryable for error in failed.values())
+
+
+@pytest.mark.parametrize("refusal", [Reply(503, "SlowDown"), Reply(409, "ConditionalRequestConflict"), "lose"])
+def test_a_create_under_the_root_lease_is_signed_and_sent_once(make: Any, proxy: S3Proxy, refusal: Any) -> None:
+    """A repetition would carry a later signature, and could take effect long after the caller's clock test."""
+    store = make()
+    proxy.rule = on("PUT", refusal)
+
+    with store.root_lease(), pytest.raises(StoreError) as caught:
+        store.put_new("k", b"v")
+
+    assert caught.value.retryable
+    assert proxy.methods() == ["PUT"]
+    proxy.rule = on("PUT", refusal, times=1)
+    assert store.put_new("other", b"v") is (refusal != "lose")  # outside, it is repeated
+
+
+def test_uploads_that_were_never_completed_are_taken_back(make: Any, proxy: S3Proxy) -> None:
+    """Those of this lake that were begun before the time given, and no others."""
+    store = make()
+    name = f"{store.prefix}/k"
+    begun = store._call("create_multipart_upload", Key=name)["UploadId"]
+    store._call("create_multipart_upload", Key=f"{store.prefix}-other/k")
+    later = store.now() + 60
+
+    assert store.abandon(1.0) == 0
+    assert store.abandon(later, dry_run=True) == store.abandon(later) == 1
+    assert store.abandon(later) == 0
+    with pytest.raises(ClientError):
+        store._call("list_parts", Key=name, UploadId=begun)
 
 
 def test_keys_that_could_not_be_deleted_are_named(make: Any, proxy: S3Proxy) -> None:
