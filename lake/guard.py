@@ -15,15 +15,46 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lake.errors import ConflictError, NotFoundError, VersionExpired
+from lake.errors import ConflictError, FormatError, NotFoundError, VersionExpired
 from lake.format import names
 from lake.format.names import Keys
 from lake.refs import generations
-from lake.stores.base import Staged, Store
+from lake.stores.base import Object, Staged, Store
 
+_CONDEMNABLE = ("version", "segment", "part")
 _LIST_ABOVE = 64  # objects; for more, one listing is cheaper than a request for each
+
+
+def read_list(store: Store, key: str) -> list[str]:
+    """The keys on a condemned list; none where it is gone: its run is finished, and what it named is gone too.
+
+    Raises:
+        FormatError: it is no such list, or one of a newer release. Nobody may then write or collect.
+    """
+    try:
+        table = pq.read_table(io.BytesIO(store.get(key)))
+    except NotFoundError:
+        return []
+    except (pa.ArrowException, OSError) as error:
+        raise FormatError(
+            f"{key} in {store.url} is no list of condemned objects ({error}); restore it"
+        ) from error
+    listed: list[str] = table["key"].to_pylist() if "key" in table.column_names else [""]
+    if set(table.column_names) - {"key", "bytes"} or any(
+        _kind_of(each) not in _CONDEMNABLE for each in listed
+    ):
+        raise FormatError(
+            f"{key} in {store.url} is not a list that this release knows: upgrade lake to write here"
+        )
+    return listed
+
+
+def _kind_of(key: object) -> str | None:
+    parsed = names.parse_key(str(key))
+    return parsed.kind if parsed else None
 
 
 class Guard:
@@ -34,7 +65,9 @@ class Guard:
         self.grace = grace  # seconds
         self._lock = threading.Lock()
         self._relied: dict[str, Keys] = {}  # base key -> its generations
+        self._secured: set[str] = set()  # base keys of those whose bytes are not at hand
         self._condemned: frozenset[str] = frozenset()
+        self._highest: dict[str, int] = {}  # stem -> generation of it that is condemned
         self._read_at = 0.0
         self._read_lists()
 
@@ -61,15 +94,14 @@ class Guard:
         Raises:
             VersionExpired: one is gone.
         """
-        listed = self._listing(objects) if len(objects) > _LIST_ABOVE else None
-        for keys in objects:
-            if listed is not None and keys(0) in listed and keys(0) not in self._condemned:
-                self._rely(keys)
-                continue
-            generation = self._missing(keys, None)
-            if generation is not None:
-                self._revive(keys, generation)
-            self._rely(keys)
+        self._secured.update(keys(0) for keys in objects)
+        self._look_up(objects)
+
+    def further(self, keys: Keys, size: int, create: Callable[[str], bool]) -> None:
+        """Store one more copy of an object, beside those there: for one of which no copy is sound."""
+        copies = _stored(self.store, keys)
+        while not create(keys(self._next(keys, copies))):
+            copies = _stored(self.store, keys)
 
     # --- making a root ------------------------------------------------------------------------
 
@@ -78,7 +110,8 @@ class Guard:
         """The time in which a root may be created: everything relied on is there, and stays there.
 
         Raises:
-            ConflictError: something relied on was collected meanwhile; repeating the commit writes it again.
+            ConflictError: something written was collected meanwhile; repeating the commit writes it again.
+            VersionExpired: something secured was.
         """
         with self.store.root_lease():
             while self.store.now() - self._read_at > self.grace / 2:
@@ -102,6 +135,16 @@ class Guard:
         self._rely(keys)
         return created
 
+    def _look_up(self, objects: Sequence[Keys]) -> None:
+        """Make sure of each object, by one listing where they are many."""
+        listed = self._listing(objects) if len(objects) > _LIST_ABOVE else None
+        for keys in objects:
+            if listed is None or keys(0) not in listed or keys(0) in self._condemned:
+                generation = self._missing(keys, None)
+                if generation is not None:
+                    self._revive(keys, generation)
+            self._rely(keys)
+
     def _listing(self, objects: Sequence[Keys]) -> frozenset[str]:
         """Every key that is there, of the kinds that these objects are."""
         prefixes = {keys(0).partition("/")[0] + "/" for keys in objects} - {"datasets/"}
@@ -110,25 +153,27 @@ class Guard:
     def _missing(self, keys: Keys, size: int | None) -> int | None:
         """None where a usable copy is there; else the generation that is free to be written."""
         first = self.store.head(keys(0))
-        if not self._condemned and (first is None or size in (None, first.size)):
-            return 0 if first is None else None  # nobody collects: one request decides
-        copies = ([first] if first else []) + generations(self.store, keys)
+        if first is None and names.stem(keys(0)) not in self._highest:
+            return 0  # one request decides, unless somebody collects it: a further copy does no harm
+        if first is not None and size in (None, first.size) and keys(0) not in self._condemned:
+            return None
+        copies = _stored(self.store, keys)
         if any(copy.key not in self._condemned and size in (None, copy.size) for copy in copies):
             return None
-        listed = self._highest.get(names.stem(keys(0)), -1)
-        return max([listed, *(names.generation_of(copy.key) for copy in copies)]) + 1
+        return self._next(keys, copies)
+
+    def _next(self, keys: Keys, copies: Sequence[Object]) -> int:
+        """One above the highest generation that exists or is condemned."""
+        condemned = self._highest.get(names.stem(keys(0)), -1)
+        return max([condemned, *(names.generation_of(copy.key) for copy in copies)]) + 1
 
     def _read_lists(self) -> None:
         self._read_at = self.store.now()
         listed: set[str] = set()
         for found in self.store.list(names.CONDEMNED):
-            try:
-                data = self.store.get(found.key)
-            except NotFoundError:  # a finished run took its list away: what it named is gone
-                continue
-            listed.update(pq.read_table(io.BytesIO(data), columns=["key"])["key"].to_pylist())
+            listed.update(read_list(self.store, found.key))
         self._condemned = frozenset(listed)
-        self._highest: dict[str, int] = {}
+        self._highest = {}
         for key in listed:
             stem = names.stem(key)
             self._highest[stem] = max(self._highest.get(stem, 0), names.generation_of(key))
@@ -137,17 +182,25 @@ class Guard:
         self._read_lists()
         with self._lock:
             relied = list(self._relied.values())
+        own = [keys for keys in relied if keys(0) not in self._secured]
         try:
-            self.secure(relied)
+            self._look_up(own)
         except VersionExpired as error:
             raise ConflictError(f"{error} Repeating the commit writes it again.", retryable=True) from error
+        self._look_up([keys for keys in relied if keys(0) in self._secured])
 
     def _revive(self, keys: Keys, generation: int) -> None:
         """Write a further generation of a condemned object from a copy that still exists."""
-        for source in (keys(0), *(copy.key for copy in generations(self.store, keys))):
+        for source in _stored(self.store, keys):
             try:
-                self.store.copy(source, keys(generation))
+                self.store.copy(source.key, keys(generation))
             except NotFoundError:
                 continue
             return
         raise VersionExpired(f"{keys(0)} in {self.store.url} was collected.")
+
+
+def _stored(store: Store, keys: Keys) -> list[Object]:
+    """Every stored copy of an object."""
+    first = store.head(keys(0))
+    return ([first] if first else []) + generations(store, keys)

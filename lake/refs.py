@@ -86,22 +86,19 @@ class Refs:
         """Names of the datasets that exist now, sorted; one LIST, then a head for each name."""
         self.info()
         keys = [found.key for found in self.store.list(names.NAMES)]
-        spelled = self._each(lambda key: documents.parse(self.store.get(key), key)["name"], keys)
-        alive = self._each(lambda name: self.head(name) is not None, spelled)
+        spelled = self.each(lambda key: documents.parse(self.store.get(key), key)["name"], keys)
+        alive = self.each(lambda name: self.head(name) is not None, spelled)
         return sorted(name for name, exists in zip(spelled, alive, strict=True) if exists)
 
     # --- logs ---------------------------------------------------------------------------------
 
     def newest(self, name: str) -> int:
         """The seq of the dataset's newest log entry, 0 if there is none: the hint, then what lies beyond it."""
-        hint = self._hint(name)
+        hint = self.hint(name)
         if self.store.local_path(names.LAKE) is not None:
             return _gallop(lambda seq: self.store.head(names.log_key(name, seq)) is not None, hint)
-        start = names.log_key(name, hint - 1) if hint > 1 else None
-        newest = hint
-        for found in self.store.list(names.log_prefix(name), start_after=start):
-            newest = max(newest, names.log_seq(found.key))
-        return newest
+        newest = self._listed(name, after=hint - 1)
+        return newest or (self._listed(name, after=0) if hint > 1 else 0)  # a hint is never an error
 
     def entry(self, name: str, seq: int) -> LogEntry:
         """Log entry `seq` of the dataset.
@@ -115,12 +112,12 @@ class Refs:
     def entries(self, name: str, *, after: int = 0) -> list[LogEntry]:
         """Every log entry with a seq above `after`, newest first."""
         newest = self.newest(name)
-        return self._each(lambda seq: self.entry(name, seq), range(newest, after, -1))
+        return self.each(lambda seq: self.entry(name, seq), range(newest, after, -1))
 
     def search(self, name: str, newest: int) -> Iterator[LogEntry]:
         """The entries from seq `newest` down, fetched a few at a time: for a caller who may stop early."""
         for top in range(newest, 0, -_FETCHERS):
-            yield from self._each(lambda seq: self.entry(name, seq), range(top, max(0, top - _FETCHERS), -1))
+            yield from self.each(lambda seq: self.entry(name, seq), range(top, max(0, top - _FETCHERS), -1))
 
     def head(self, name: str) -> LogEntry | None:
         """The newest log entry of a dataset that exists; None if there is none or it was removed."""
@@ -152,7 +149,7 @@ class Refs:
         with self._lock:
             known = self._versions.get(version_id)
         if known is None:
-            data = self._blob(version_id, names.version_keys(name, version_id))
+            data = self.blob(version_id, names.version_keys(name, version_id))
             known = version.decode_version(data, version_id)
             with self._lock:
                 self._versions[version_id] = known
@@ -165,29 +162,38 @@ class Refs:
     def segments(self, document: VersionDocument, *, last: int) -> Manifest:
         """The shards of the version's last so many segments."""
         refs = document.segments[len(document.segments) - last :]
-        data = self._each(self.segment, [ref.digest for ref in refs])
+        data = self.each(self.segment, [ref.digest for ref in refs])
         return Manifest.open(document.schema, refs, data, target=document.cuts.target)
 
     def segment(self, digest: str) -> bytes:
         """The bytes of one manifest segment, checked against its digest."""
-        return self._blob(digest, names.segment_keys(digest))
+        return self.blob(digest, names.segment_keys(digest))
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _blob(self, digest: str, keys: Keys) -> bytes:
+    def blob(self, digest: str, keys: Keys) -> bytes:
+        """The bytes of an immutable document, checked against its digest."""
         def fetch() -> bytes:
             return read_generation(self.store, keys, digest)
 
         return self.cache.blob(digest, fetch) if self.cache is not None else fetch()
 
-    def _hint(self, name: str) -> int:
+    def hint(self, name: str) -> int:
+        """The head's seq as of some time; 0 where nothing, or nothing readable, says it."""
         try:
-            text = self.store.get(names.head_key(name))
-            return max(int(text), 0)
+            hint = int(self.store.get(names.head_key(name)))
+            return hint if 0 < hint < 10**20 else 0
         except (NotFoundError, ValueError):
             return 0
 
-    def _each(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
+    def _listed(self, name: str, *, after: int) -> int:
+        """The highest seq above `after` that one LIST shows; 0 if there is none."""
+        start = names.log_key(name, after) if after > 0 else None
+        listed = self.store.list(names.log_prefix(name), start_after=start)
+        return max((names.log_seq(found.key) for found in listed), default=0)
+
+    def each(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
+        """What the function makes of each item, in order; asks a bucket a few at a time."""
         items = list(items)
         if len(items) < 2 or self.store.local_path(names.LAKE) is not None:
             return [function(item) for item in items]

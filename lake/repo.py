@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lake import config, edit, history, lock, resolve, rows, stores, unfinished, write
+from lake import config, edit, expire, gc, history, lock, resolve, rows, stores, unfinished, write
 from lake.cache import Cache
 from lake.columns import add_columns, update_rows
 from lake.commit import Signature, prepare
@@ -20,6 +20,7 @@ from lake.convert import Source, read
 from lake.errors import NotFoundError
 from lake.format import names
 from lake.format.values import LogEntry
+from lake.gc import GcReport
 from lake.refs import Refs
 from lake.scan import Scan
 from lake.snapshot import Snapshot, Version
@@ -256,6 +257,55 @@ class Lake:
         """End the dataset. Its log stays, and a later commit begins a new life; gc takes what nothing else names."""
         name = resolve.split(name)[0]
         history.remove(self.refs, name, Signature.of(None, message), single_writer=self.single_writer)
+
+    def expire(
+        self,
+        name: str,
+        *,
+        keep: int | None = None,
+        older_than: float | str | None = None,
+        version: str | None = None,
+        dry_run: bool = True,
+    ) -> list[LogEntry]:
+        """The log entries whose versions are given up, newest first; without `dry_run=False` nothing changes.
+
+        An entry goes only if it is not among the `keep` newest and is older than `older_than` ("30d"); one rule
+        is enough. `version`, instead, is one version: what may follow an `@`. The head, tags and pins stay.
+        """
+        return expire.expire(
+            self.refs,
+            resolve.split(name)[0],
+            keep=keep,
+            older_than=older_than,
+            version=version.removeprefix("@") if version is not None else None,
+            dry_run=dry_run,
+            single_writer=self.single_writer,
+        )
+
+    def gc(
+        self,
+        *,
+        dry_run: bool = True,
+        force: bool = False,
+        no_writers: bool = False,
+        grace: float | str | None = None,
+    ) -> GcReport:
+        """Collect what no version reaches: what this call lists goes with a call at least one grace later.
+
+        Without `dry_run=False` nothing changes. `force`: even over 30 % of all bytes. `no_writers` says that
+        nobody writes or collects meanwhile; `grace` may then be shorter than the lake's, or 0.
+
+        Raises:
+            IntegrityError: the lake is damaged; `verify` shows where.
+        """
+        return gc.gc(
+            self.refs,
+            dry_run=dry_run,
+            force=force,
+            no_writers=no_writers,
+            grace=grace,
+            single_writer=self.single_writer,
+        )
 
     # --- changing rows and columns --------------------------------------------------------------
 

@@ -15,6 +15,7 @@ FORMAT = 1
 LAKE = "lake.json"
 NAMES = "names/"
 CONDEMNED = "gc/condemned/"
+DAMAGED = "gc/damaged/"
 
 Keys = Callable[[int], str]  # generation -> key of one object
 
@@ -173,8 +174,18 @@ def condemned_key(run: str) -> str:
     return f"gc/condemned/{_run(run)}.parquet"
 
 
+def claimed_key(run: str) -> str:
+    """Created by the one process that sweeps the run's list."""
+    return f"gc/claimed/{_run(run)}"
+
+
 def swept_key(run: str) -> str:
     return f"gc/swept/{_run(run)}"
+
+
+def damaged_key(key: str) -> str:
+    """Where it is noted that `verify` found the object of this key damaged."""
+    return f"{DAMAGED}{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def stem(key: str) -> str:
@@ -213,7 +224,8 @@ def _run(run: str) -> str:
 class ParsedKey:
     """What a key says of its object; members that its kind does not have are None.
 
-    `kind`: lake, name, log, head, version, tag, pin, derived, txn, segment, part, condemned, swept, tmp.
+    `kind`: lake, name, log, head, version, tag, pin, derived, txn, segment, part, condemned, claimed,
+    swept, damaged, tmp.
     """
 
     kind: str
@@ -244,7 +256,9 @@ _SHAPES = {
         "segment": rf"manifests/(?P<fan>[0-9a-f]{{2}})/{_SHA}{_GENERATION}\.parquet",
         "part": rf"shards/(?P<fan>[0-9a-f]{{2}})/{_SHA}{_GENERATION}\.arrow",
         "condemned": rf"gc/condemned/(?P<run>{_RUN})\.parquet",
+        "claimed": rf"gc/claimed/(?P<run>{_RUN})",
         "swept": rf"gc/swept/(?P<run>{_RUN})",
+        "damaged": rf"gc/damaged/{_SHA}",
         "tmp": r"tmp/[A-Za-z0-9._-]+",
     }.items()
 }
