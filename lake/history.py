@@ -23,7 +23,7 @@ def tag(
         ConflictError: the dataset has this tag on another version.
         VersionExpired: parts of the version were collected.
     """
-    key = names.tag_key(name, names.check_tag(label))
+    key = names.tag_key(name, label)
     found = _put_root(refs, name, entry, key, signature, single_writer=single_writer)
     if found is not None and found.get("version") != entry.version:
         raise ConflictError(
@@ -44,36 +44,48 @@ def untag(refs: Refs, name: str, label: str) -> None:
     Raises:
         NotFoundError: the dataset has no such tag.
     """
-    key = names.tag_key(name, names.check_tag(label))
-    if refs.store.head(key) is None:
+    key = names.tag_key(name, label)
+    head = refs.head(name)
+    if head is None:
+        raise resolve.missing_dataset(refs, name)
+    if resolve.pointer(refs, key, head) is None:
         raise NotFoundError(f"{name!r} has no tag {label!r}")
     _delete(refs, key)
 
 
-def unpin(refs: Refs, name: str, version: str) -> None:
-    """Let gc have a version again, once nothing else names it."""
-    _delete(refs, names.pin_key(name, version))
+def unpin(refs: Refs, name: str, version: str) -> bool:
+    """Let gc have a version again, once nothing else names it; False if it was not pinned."""
+    key = names.pin_key(name, version)
+    pinned = refs.store.head(key) is not None
+    if pinned:
+        _delete(refs, key)
+    return pinned
 
 
 def tags(refs: Refs, name: str) -> dict[str, dict[str, Any]]:
     """The tags of the dataset's present life and what each says: version, seq, time, author."""
     head = refs.head(name)
+    if head is None:
+        raise resolve.missing_dataset(refs, name)
     found = {}
     for stored in refs.store.list(names.dataset_prefix(name) + "tags/"):
         parsed = names.parse_key(stored.key)
-        document = documents.parse(refs.store.get(stored.key), stored.key)
-        if parsed and parsed.tag and head and document.get("born") == head.born:
+        document = resolve.pointer(refs, stored.key, head)
+        if parsed and parsed.tag and document:
             found[parsed.tag] = document
     return found
 
 
-def rollback(
-    refs: Refs, name: str, target: LogEntry, signature: Signature, *, single_writer: bool
-) -> LogEntry:
-    """Make an earlier version the head again; what came since stays in the log."""
+def rollback(refs: Refs, name: str, selector: str, signature: Signature, *, single_writer: bool) -> LogEntry:
+    """Make an earlier version the head again; what came since stays in the log.
+
+    Raises:
+        ConflictError: the head moved since the call began.
+    """
+    base = refs.base(name)
+    target = resolve.find(refs, name, selector)
     assert target.version is not None
     guard = Guard(refs.store, prepare(refs, single_writer=single_writer).grace)
-    base = refs.base(name)
     document = refs.version(name, target.version)
     guard.secure(objects_of(refs, name, target.version, document))
     return land(refs, guard, name, base, _Replacement("rollback", base, name, document), signature)

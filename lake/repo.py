@@ -14,7 +14,7 @@ import pyarrow as pa
 from lake import config, edit, expire, gc, history, lock, resolve, rows, stores, unfinished, write
 from lake.cache import Cache
 from lake.columns import add_columns, update_rows
-from lake.commit import Signature, prepare
+from lake.commit import Signature, conflict, prepare
 from lake.compute import compute_columns
 from lake.convert import Source, read
 from lake.errors import NotFoundError
@@ -191,7 +191,8 @@ class Lake:
             VersionExpired: that version was expired.
         """
         cache = None if self._in_place else self.cache
-        return Dataset(self, Snapshot(self.refs, cache, *self._found(reference)))
+        name, entry, passed_over = self._found(reference)
+        return Dataset(self, Snapshot(self.refs, cache, name, entry), passed_over)
 
     # --- history ------------------------------------------------------------------------------
 
@@ -206,11 +207,15 @@ class Lake:
             self.refs, name, entry, tag, Signature.of(None, message), single_writer=self.single_writer
         )
 
-    def untag(self, name: str, tag: str) -> None:
-        """Take a tag away."""
+    def untag(self, name: Reference, tag: str) -> None:
+        """Take a tag away.
+
+        Raises:
+            NotFoundError: the dataset has no such tag.
+        """
         history.untag(self.refs, resolve.split(name)[0], tag)
 
-    def tags(self, name: str) -> dict[str, str]:
+    def tags(self, name: Reference) -> dict[str, str]:
         """The dataset's tags and the version id that each names."""
         return {
             tag: str(found["version"])
@@ -225,37 +230,46 @@ class Lake:
         lock.pin(name, version.id)
         return version
 
-    def unpin(self, name: str) -> None:
-        """Let this project read the head again.
+    def unpin(self, reference: Reference) -> None:
+        """Let this project read the head again, and gc have the version; of a plain name: what `lake.lock` says.
+
+        Other projects that read the version pin it again, or tag it.
 
         Raises:
-            NotFoundError: `lake.lock` does not have the dataset.
+            NotFoundError: neither `lake.lock` nor the lake has such a pin.
         """
-        name = resolve.split(name)[0]
-        version = lock.unpin(name)
+        name, selector = resolve.split(reference)
+        pinned = lock.read().get(name)
+        version = pinned if selector is None else resolve.find(self.refs, name, selector).version
         if version is None:
             raise NotFoundError(f"{name!r} is not in {lock.path()}")
-        history.unpin(self.refs, name, version)
+        if not history.unpin(self.refs, name, version) and version != pinned:
+            raise NotFoundError(f"{name}@{version[:12]} is not pinned")
+        if version == pinned:
+            lock.unpin(name)
 
-    def rollback(self, name: str, to: str, *, message: str | None = None) -> Version:
-        """Make an earlier version the head again: `to` is what may follow an `@`. The log keeps what came since."""
-        name = resolve.split(name)[0]
-        target = resolve.find(self.refs, name, to.removeprefix("@"))
+    def rollback(self, name: Reference, to: Reference, *, message: str | None = None) -> Version:
+        """Make an earlier version the head again; the log keeps what came since.
+
+        `to`: what may follow an `@`, or a `Version` of the dataset.
+        """
+        name = self._to_change(name)
+        selector = _selector(name, to)
         signature = Signature.of(None, message)
         return self._version(
-            name, history.rollback(self.refs, name, target, signature, single_writer=self.single_writer)
+            name, history.rollback(self.refs, name, selector, signature, single_writer=self.single_writer)
         )
 
     def copy(self, reference: Reference, name: str, *, message: str | None = None) -> Version:
         """Make a version the first of the new dataset `name`; no data moves."""
-        source, entry = self._found(reference)
+        source, entry, _ = self._found(reference)
         signature = Signature.of(None, message)
         made = history.copy(self.refs, source, entry, name, signature, single_writer=self.single_writer)
         return self._version(name, made)
 
-    def remove(self, name: str, *, message: str | None = None) -> None:
+    def remove(self, name: Reference, *, message: str | None = None) -> None:
         """End the dataset. Its log stays, and a later commit begins a new life; gc takes what nothing else names."""
-        name = resolve.split(name)[0]
+        name = self._to_change(name)
         history.remove(self.refs, name, Signature.of(None, message), single_writer=self.single_writer)
 
     def expire(
@@ -309,13 +323,13 @@ class Lake:
 
     # --- changing rows and columns --------------------------------------------------------------
 
-    def delete_rows(self, name: str, where: Any, *, message: str | None = None) -> Version:
+    def delete_rows(self, name: Reference, where: Any, *, message: str | None = None) -> Version:
         """Take out the rows that meet `where` (SQL text or pyarrow expression); only shards hit are written."""
         work, signature = self._work(name), Signature.of(None, message)
         return self._version(work.name, edit.delete_rows(work, where, signature, progress=self.progress))
 
     def update_rows(
-        self, name: str, data: Any, *, insert: bool = False, message: str | None = None
+        self, name: Reference, data: Any, *, insert: bool = False, message: str | None = None
     ) -> Version:
         """Replace values in the rows whose keys `data` has: only its columns, only their parts of the shards hit.
 
@@ -331,7 +345,7 @@ class Lake:
 
     def add_columns(
         self,
-        name: str,
+        name: Reference,
         data: Any,
         *,
         columns: Sequence[str] | None = None,
@@ -365,23 +379,24 @@ class Lake:
         )
         return self._version(work.name, entry)
 
-    def drop_columns(self, name: str, columns: Sequence[str], *, message: str | None = None) -> Version:
+    def drop_columns(self, name: Reference, columns: Sequence[str], *, message: str | None = None) -> Version:
         """Take columns out; no data is read or written, and earlier versions keep them."""
         work = self._work(name)
         return self._version(work.name, edit.drop_columns(work, columns, Signature.of(None, message)))
 
-    def compact(self, name: str, *, message: str | None = None) -> Version:
+    def compact(self, name: Reference, *, message: str | None = None) -> Version:
         """Cut all rows anew: many small appends become full shards, exactly those of an overwrite."""
         work, signature = self._work(name), Signature.of(None, message)
         return self._version(work.name, edit.compact(work, signature, progress=self.progress))
 
-    def log(self, name: str) -> list[LogEntry]:
+    def log(self, name: Reference) -> list[LogEntry]:
         """The dataset's history, newest first."""
         name, _ = resolve.split(name)
         return self.refs.entries(name) or _raise(resolve.missing_dataset(self.refs, name))
 
-    def versions(self, name: str) -> list[Version]:
+    def versions(self, name: Reference) -> list[Version]:
         """The dataset's versions since it last came into being, newest first, without expired ones."""
+        name, _ = resolve.split(name)
         return [self._version(name, entry) for entry in resolve.living(self.log(name))]
 
     def sql(
@@ -392,9 +407,18 @@ class Lake:
 
         return Catalog(self).sql(query, params, **tables)
 
-    def _work(self, name: str) -> edit.Work:
+    def _work(self, reference: Reference) -> edit.Work:
         cache = None if self._in_place else self.cache
-        return edit.Work.on(self.refs, resolve.split(name)[0], cache, single_writer=self.single_writer)
+        return edit.Work.on(self.refs, self._to_change(reference), cache, single_writer=self.single_writer)
+
+    def _to_change(self, reference: Reference) -> str:
+        """The name of a dataset to be changed; where a version is named, it must be the head."""
+        name, selector = resolve.split(reference)
+        if selector is not None:
+            base = self.refs.base(name, document=False)
+            if base.version != resolve.find(self.refs, name, selector).version:
+                raise conflict(name, f"{name}@{selector[:12]} is not the head, which a change begins with", base)
+        return name
 
     def _source(self, data: Any, **how: Any) -> Source:
         """The caller's data as a stream of batches; a bucket is reached as the lake's own."""
@@ -403,19 +427,22 @@ class Lake:
             data, endpoint_url=access.endpoint_url, region=access.region, anonymous=access.anonymous, **how
         )
 
-    def _found(self, reference: Reference) -> tuple[str, LogEntry]:
-        """A dataset's name and the entry meant: explicit, else what `lake.lock` says, else the head."""
+    def _found(self, reference: Reference) -> tuple[str, LogEntry, LogEntry | None]:
+        """A dataset's name and the entry meant: explicit, else what `lake.lock` says, else the head.
+
+        Third comes the head, where `lake.lock` decides and means another version.
+        """
         name, selector = resolve.split(reference)
-        if selector is None and (pinned := lock.read().get(name)) is not None:
-            entry = resolve.find(self.refs, name, pinned)
-            head = self.refs.head(name)
-            if head and head.version != pinned and (name, pinned) not in self._told:
-                self._told.add((name, pinned))
-                _log.warning(
-                    "%s: %s says %s, the head is %s", name, lock.path(), pinned[:12], str(head.version)[:12]
-                )
-            return name, entry
-        return name, resolve.find(self.refs, name, selector)
+        if selector is not None or (pinned := lock.read().get(name)) is None:
+            return name, resolve.find(self.refs, name, selector), None
+        entry, head = resolve.find(self.refs, name, pinned), self.refs.head(name)
+        if head is None or head.version == pinned:
+            return name, entry, None
+        if (name, pinned) not in self._told:
+            self._told.add((name, pinned))
+            text = "%s: %s says #%d %s, the head is #%d %s"
+            _log.warning(text, name, lock.path(), entry.seq, pinned[:12], head.seq, str(head.version)[:12])
+        return name, entry, head
 
     def _head_or(self, reference: Reference) -> tuple[str, LogEntry]:
         """The entry meant, the head where none is named: what is written or protected is never what a lock says."""
@@ -430,12 +457,15 @@ class Lake:
 class Dataset:
     """A named, versioned, ordered collection of rows with one Arrow schema, at one version."""
 
-    def __init__(self, lake: Lake, snapshot: Snapshot) -> None:
+    def __init__(self, lake: Lake, snapshot: Snapshot, passed_over: LogEntry | None = None) -> None:
         self.lake = lake
         self.snapshot = snapshot
+        self._passed_over = passed_over  # the head, where lake.lock says another version
 
     def __repr__(self) -> str:
-        return f"<{self.name}@#{self.snapshot.entry.seq} {self.version[:12]}, {len(self):,} rows>"
+        head = self._passed_over
+        note = f"; lake.lock, the head is #{head.seq} {str(head.version)[:12]}" if head else ""
+        return f"<{self.name}@#{self.snapshot.entry.seq} {self.version[:12]}, {len(self):,} rows{note}>"
 
     @property
     def name(self) -> str:
@@ -543,6 +573,16 @@ Reference = str | Version | Dataset
 
 def _reopen(store: Store, settings: config.Settings, single_writer: bool, progress: bool | None) -> Lake:
     return Lake(store, settings, single_writer=single_writer, progress=progress)
+
+
+def _selector(name: str, to: Reference) -> str:
+    """What stands for a version of the dataset: what may follow an `@`, with or without it, or names it in full."""
+    if isinstance(to, str) and "@" not in to.removeprefix("@"):
+        return to.removeprefix("@")
+    named, selector = resolve.split(to)
+    if named != name or selector is None:
+        raise ValueError(f"{to!r} is no version of {name!r}")
+    return selector
 
 
 def _raise(error: Exception) -> Any:

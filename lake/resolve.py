@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
+from typing import Any
 
 from lake.errors import NotFoundError, VersionExpired
 from lake.format import documents, log, names
@@ -73,24 +76,33 @@ def missing_dataset(refs: Refs, name: str) -> NotFoundError:
     return NotFoundError(f"no dataset {name!r} in {refs.store.url}{hint}")
 
 
-def _usable(refs: Refs, name: str, entry: LogEntry) -> LogEntry:
+def pointer(refs: Refs, key: str, head: LogEntry) -> dict[str, Any] | None:
+    """What a tag or pin of the dataset's present life says; None if there is none."""
+    try:
+        found = documents.parse(refs.store.get(key), key)
+    except NotFoundError:
+        return None
+    return found if found.get("born") == head.born else None
+
+
+def kept(refs: Refs, name: str, head: LogEntry) -> set[str]:
+    """The versions that tags and pins of the dataset's present life keep."""
+    prefix = names.dataset_prefix(name)
+    keys = [stored.key for folder in ("tags/", "pins/") for stored in refs.store.list(prefix + folder)]
+    return {str(found["version"]) for key in keys if (found := pointer(refs, key, head))}
+
+
+def _usable(refs: Refs, name: str, head: LogEntry, entry: LogEntry) -> LogEntry:
     """The entry, if its version can be read: an expired one only while a tag or pin keeps it."""
     if entry.version is None:
         raise NotFoundError(f"{name}@#{entry.seq} is where the dataset was removed: no version to read")
-    if entry.operation == log.EXPIRED and entry.version not in kept(refs, name, entry.born):
+    if entry.born != head.born:
+        raise NotFoundError(
+            f"{name}@#{entry.seq} went when the dataset was removed; it came into being again with #{head.born}"
+        )
+    if entry.operation == log.EXPIRED and entry.version not in kept(refs, name, head):
         raise VersionExpired(f"{name}@#{entry.seq} was expired; tag or pin what a long run needs")
     return entry
-
-
-def kept(refs: Refs, name: str, born: int) -> set[str]:
-    """The versions that tags and pins of this life of the dataset keep."""
-    found = set()
-    for folder in ("tags/", "pins/"):
-        for stored in refs.store.list(names.dataset_prefix(name) + folder):
-            document = documents.parse(refs.store.get(stored.key), stored.key)
-            if document.get("born") == born:
-                found.add(str(document["version"]))
-    return found
 
 
 def _by_seq(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
@@ -101,32 +113,33 @@ def _by_seq(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
     seq = int(selector[1:])
     if not 1 <= seq <= head.seq:
         raise NotFoundError(f"no {name}@#{seq}: the log of {name!r} goes from #1 to #{head.seq}")
-    return _usable(refs, name, refs.entry(name, seq))
+    return _usable(refs, name, head, refs.entry(name, seq))
 
 
 def _by_id(refs: Refs, name: str, head: LogEntry, prefix: str) -> LogEntry:
-    if head.version is not None and head.version == prefix:
+    if head.version == prefix:
         return head
+    if len(prefix) == 64 and (pin := pointer(refs, names.pin_key(name, prefix), head)):
+        return refs.entry(name, int(pin["seq"]))  # what a lock says costs the same however old it is
     folder = names.dataset_prefix(name) + "versions/"
-    stored = {
+    fits = {
         parsed.digest for found in refs.store.list(folder + prefix) if (parsed := names.parse_key(found.key))
     }
-    entries = (
-        [entry for entry in refs.search(name, head.seq) if entry.version in stored] if len(stored) > 1 else []
-    )
-    if len({entry.version for entry in entries}) > 1:
-        some = ", ".join(sorted({str(entry.version)[:16] for entry in entries}))
-        raise ValueError(f"{name}@{prefix} fits several versions: {some}; give more digits")
+    life = takewhile(lambda entry: entry.seq >= head.born, refs.search(name, head.seq))
+    entries: Iterable[LogEntry] = (entry for entry in life if str(entry.version).startswith(prefix))
+    if len(fits) > 1:
+        known = list(entries)
+        if len(some := sorted({str(entry.version)[:16] for entry in known})) > 1:
+            raise ValueError(f"{name}@{prefix} fits several versions: {', '.join(some)}; give more digits")
+        entries = known
     newest = None
-    for entry in entries or refs.search(name, head.seq):
-        if entry.version is None or not entry.version.startswith(prefix):
-            continue
+    for entry in entries:
         if entry.operation != log.EXPIRED:
             return entry
         newest = newest or entry
     if newest is None:
         raise NotFoundError(f"no version of {name!r} begins with {prefix}; `lake log {name}` lists them")
-    return _usable(refs, name, newest)
+    return _usable(refs, name, head, newest)
 
 
 def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
@@ -149,25 +162,22 @@ def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
         raise NotFoundError(
             f"{name!r} had no version yet at {selector}; its log begins at {refs.entry(name, 1).time}"
         )
-    return _usable(refs, name, refs.entry(name, low))
+    return _usable(refs, name, head, refs.entry(name, low))
 
 
 def _by_tag(refs: Refs, name: str, head: LogEntry, tag: str) -> LogEntry:
-    key = names.tag_key(name, names.check_tag(tag))
-    try:
-        found = documents.parse(refs.store.get(key), key)
-    except NotFoundError:
-        found = {}
-    if found.get("born") != head.born:
+    found = pointer(refs, names.tag_key(name, tag), head)
+    if found is None:
         raise NotFoundError(f"{name!r} has no tag {tag!r}; `lake info {name}` shows those it has")
     return refs.entry(name, int(found["seq"]))
 
 
 def living(entries: list[LogEntry]) -> list[LogEntry]:
     """Of a log, newest first: the entries with a version to read, since the dataset last came into being."""
-    born = entries[0].born if entries and entries[0].version is not None else None
+    if not entries or entries[0].version is None:
+        return []
     return [
-        e
-        for e in entries
-        if born is not None and e.born == born and e.version is not None and e.operation != log.EXPIRED
+        entry
+        for entry in entries
+        if entry.born == entries[0].born and entry.version is not None and entry.operation != log.EXPIRED
     ]
