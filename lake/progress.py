@@ -73,7 +73,14 @@ def _watched() -> bool:
 
 def _display(unit: Unit) -> Progress:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
     done: ProgressColumn = DownloadColumn() if unit == "bytes" else TextColumn("{task.completed:,.0f} rows")
@@ -83,6 +90,7 @@ def _display(unit: Unit) -> Progress:
         done,
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=console,
         transient=console.is_terminal,  # in a log file, the last state stays
     )
