@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-full check cover bench bench-quick docs clean
+.PHONY: demo test test-full check cover bench bench-quick bench-env docs clean
 .DELETE_ON_ERROR:
 
 demo: $(STAMP) ## a lake in a temporary folder: commit, query, train
@@ -27,11 +27,15 @@ check: $(STAMP) ## format, lint, types, layers
 cover: $(STAMP)
 	$(PYTEST) --cov --cov-report=term
 
-bench: $(STAMP)
+bench: $(STAMP) ## every benchmark, beside the peers that bench-env has built, and the page of them
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --docs
 
-bench-quick: $(STAMP)
+bench-quick: $(STAMP) ## the essence of them in under three minutes
 	$(BIN)/python -m benchmarks --quick
+
+bench-env: $(STAMP) ## an environment for each peer below .bench/; one that cannot be built is skipped
+	$(BIN)/python -m benchmarks.peers build
 
 docs: $(STAMP) ## the pages of docs/ as a site in build/docs
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'

@@ -1,34 +1,106 @@
-"""Run every benchmark, each in a process of its own, one after the other.
+"""Run benchmarks, all or those named, and keep what they measured.
 
-python -m benchmarks [--quick]
+Each is a module here with `run(quick)`, which measures, and `page`, `bars` and `draw`, which say what its
+figures mean. Figures are kept as JSON in `benchmarks/results/`, those of `--quick` below it and unversioned.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import argparse
+import importlib
+import json
+from typing import Any
 
-HERE = Path(__file__).parent
+from benchmarks import report
+from benchmarks.peers import ROOT
+
+TABLES = {
+    "ingest": "Keeping data",
+    "plan": "Planning an epoch",
+    "shuffle": "How good a shuffle is",
+}
+DOCS = ROOT / "docs" / "benchmarks.md"
+
+INTRO = """# Benchmarks
+
+Made by `python -m benchmarks --docs` from what `make bench` measured; `make bench-quick` repeats the essence in
+under three minutes, and `make bench-env` builds the environments of the peers that it runs beside lake.
+
+Contestants take turns, round by round, after a round that does not count, and each has its own process. A
+figure is the median of the rounds; ± is half of what lies between the smallest and the largest. Ratios are
+taken within a round. Only ratios carry over to other machines, and below 1.5 they mean "equal" on a busy one."""
 
 
-def scripts() -> list[str]:
-    """The modules here that can be run, by name."""
-    found = sorted(path for path in HERE.glob("*.py") if path.stem != "__main__")
-    return [path.stem for path in found if '__name__ == "__main__"' in path.read_text("utf-8")]
+def measure(name: str, *, quick: bool) -> list[report.Bar]:
+    """Run one benchmark: print, keep and draw its figures; the bars."""
+    module: Any = importlib.import_module(f"benchmarks.{name}")
+    where = report.machine()
+    print(f"\n## {TABLES[name]}\n", flush=True)
+    figures = module.run(quick)
+    print(module.page(figures))
+    print(f"\n{_origin({'machine': where, 'figures': figures})}")
+    print(report.keep(name, figures, where=where, quick=quick))
+    drawn = module.draw(figures, quick=quick)
+    if drawn:
+        print(drawn)
+    judged: list[report.Bar] = module.bars(figures)
+    return judged
 
 
-def main(arguments: list[str]) -> int:
-    """How many benchmarks failed; the others ran all the same."""
-    failed = []
-    for name in scripts():
-        print(f"== {name}", flush=True)
-        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *arguments], check=False).returncode:
-            failed.append(name)
-    if failed:
-        print(f"failed: {', '.join(failed)}")
-    return len(failed)
+def docs() -> str:
+    """The page made of the figures that are kept."""
+    bars, sections = [], []
+    for name, title in TABLES.items():
+        path = report.RESULTS / f"{name}.json"
+        if not path.exists():
+            continue
+        kept = json.loads(path.read_text("utf-8"))
+        module: Any = importlib.import_module(f"benchmarks.{name}")
+        bars += module.bars(kept["figures"])
+        picture = f"![{title}](benchmarks/{name}.png)" if report.plot(name, quick=False).exists() else ""
+        texts = [
+            f"## {title}",
+            (module.__doc__ or "").strip(),
+            module.page(kept["figures"]),
+            picture,
+            _origin(kept),
+        ]
+        sections.append("\n\n".join(text for text in texts if text))
+    return "\n\n".join([INTRO, "## Bars", report.verdicts(bars), *sections]) + "\n"
+
+
+def _origin(kept: dict[str, Any]) -> str:
+    """Where figures come from, in a line."""
+    where, versions = kept["machine"], kept["figures"]["versions"]
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"Measured on {where['when']}: {where['processor']}, {where['cores']} cores, {where['system']}, "
+        f"load {where['load']} when it began; Python {where['python']}, {listed}."
+    )
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"one of {', '.join(TABLES)}; all by default"
+    )
+    parser.add_argument("--quick", action="store_true", help="less data, fewer rounds, figures not kept")
+    parser.add_argument(
+        "--docs", action="store_true", help=f"measure nothing; write {DOCS.relative_to(ROOT)}"
+    )
+    asked = parser.parse_args()
+    unknown = sorted(set(asked.names) - set(TABLES))
+    if unknown:
+        parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(TABLES)}")
+    if asked.docs:
+        DOCS.write_text(docs(), "utf-8")
+        print(DOCS)
+        return
+    bars = [bar for name in asked.names or TABLES for bar in measure(name, quick=asked.quick)]
+    if bars:
+        print(f"\n## Bars\n\n{report.verdicts(bars)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

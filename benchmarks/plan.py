@@ -1,22 +1,22 @@
 """Planning an epoch of a million shards: seconds, memory, the place of a batch, and what resuming costs.
 
-    python -m benchmarks.plan [--quick]
-
 Seconds are of the processor. Planning is compared with one argsort of as many numbers as there are shards.
 """
 
 from __future__ import annotations
 
-import argparse
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.report import cpu_seconds, median_and_spread, table, write
+from benchmarks.report import Bar, cpu_seconds, median_and_spread, table, versions
 from lake.plan import EpochPlan, Layout, Ranks, Shuffle, plan_epoch
 
 ORDERS: tuple[Shuffle, ...] = (False, True, "full")
+
+Figures = dict[str, Any]
 
 
 def layout_of(shards: int) -> Layout:
@@ -41,7 +41,7 @@ def peak_bytes(layout: Layout, shuffle: Shuffle) -> int:
     return peak
 
 
-def measure(layout: Layout, shuffle: Shuffle, rounds: int) -> dict[str, Any]:
+def measure(layout: Layout, shuffle: Shuffle, rounds: int) -> Figures:
     """The figures of one order."""
     shards = len(layout.rows)
     numbers = np.random.default_rng(1).integers(0, 2**63, shards, dtype=np.uint64)
@@ -75,38 +75,46 @@ def measure(layout: Layout, shuffle: Shuffle, rounds: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure, print, keep."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="a tenth of the shards")
-    quick = parser.parse_args().quick
+def run(quick: bool) -> Figures:
+    """Measure. Quick: a tenth of the shards, three rounds."""
     shards = 100_000 if quick else 1_000_000
     layout = layout_of(shards)
-    rounds = 3 if quick else 5
-    figures = {str(shuffle): measure(layout, shuffle, rounds) for shuffle in ORDERS}
-    print(f"{shards:,} shards, {int(layout.rows.sum()):,} rows; bars: place 5 us, planning 10 s and 2 GB")
-    print(
-        table(
-            ["shuffle", "plan", "/ argsort", "peak", "place", "batch", "order of a row", "resume at 90 %"],
-            [
-                [
-                    name,
-                    f"{of['plan_seconds']:.2f} ±{of['plan_spread']:.2f} s",
-                    f"{of['times_one_argsort']:.1f}",
-                    f"{of['peak_bytes'] / 1e6:.0f} MB",
-                    f"{of['place_microseconds']:.1f} us",
-                    f"{of['batch_microseconds']:.1f} us",
-                    f"{of['row_nanoseconds']:.0f} ns",
-                    f"{of['resume_seconds']:.2f} s",
-                ]
-                for name, of in figures.items()
-            ],
-        )
-    )
-    print(write("plan", {"shards": shards, "orders": figures}, "numpy"))
+    orders = {str(shuffle): measure(layout, shuffle, 3 if quick else 5) for shuffle in ORDERS}
+    return {"versions": versions("numpy"), "shards": shards, "rows": int(layout.rows.sum()), "orders": orders}
 
 
-if __name__ == "__main__":
-    main()
+def bars(figures: Figures) -> list[Bar]:
+    """Of bar 15 what planning decides: opening a version that large is another script's."""
+    orders = figures["orders"].values()
+    slowest = max(of["plan_seconds"] for of in orders)
+    largest = max(of["peak_bytes"] for of in orders)
+    place = max(of["place_microseconds"] for of in orders)
+    what = f"planning {figures['shards']:,} shards, the worst order"
+    return [
+        Bar(15, what, "≤ 10 s", f"{slowest:.2f} s", slowest <= 10),
+        Bar(15, what, "≤ 2 GB", f"{largest / 1e9:.2f} GB", largest <= 2e9),
+        Bar(15, "place of a batch", "≤ 5 us", f"{place:.1f} us", place <= 5),
+    ]
+
+
+def page(figures: Figures) -> str:
+    """The table as Markdown."""
+    rows = [
+        [
+            name,
+            f"{of['plan_seconds']:.2f} ±{of['plan_spread']:.2f} s",
+            f"{of['times_one_argsort']:.1f}",
+            f"{of['peak_bytes'] / 1e6:.0f} MB",
+            f"{of['place_microseconds']:.1f} us",
+            f"{of['batch_microseconds']:.1f} us",
+            f"{of['row_nanoseconds']:.0f} ns",
+            f"{of['resume_seconds']:.2f} s",
+        ]
+        for name, of in figures["orders"].items()
+    ]
+    header = ["shuffle", "plan", "/ argsort", "peak", "place", "batch", "order of a row", "resume at 90 %"]
+    return f"{figures['shards']:,} shards, {figures['rows']:,} rows.\n\n{table(header, rows)}"
+
+
+def draw(figures: Figures, *, quick: bool) -> Path | None:
+    """Nothing: the table says it all."""

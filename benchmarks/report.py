@@ -1,4 +1,8 @@
-"""What every benchmark does with its figures: a table, a JSON document beside the machine's, a plot."""
+"""What every benchmark does with its figures: compare in rounds, lay out tables, judge bars, keep, draw.
+
+Figures are plain JSON: pages and verdicts are functions of them, so that they can be made again without
+measuring. Nothing here knows what is measured.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,30 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 RESULTS = Path(__file__).parent / "results"
+QUICK = RESULTS / "quick"  # figures of --quick, which nobody keeps
+PLOTS = Path(__file__).parents[1] / "docs" / "benchmarks"
+
+T = TypeVar("T")
 
 
-def machine(*packages: str) -> dict[str, Any]:
-    """Where figures come from: processor, cores, system and the versions of packages."""
-    versions = {name: importlib.metadata.version(name) for name in packages}
-    return {"machine": platform.machine(), "cores": os.cpu_count(), "system": platform.platform(),
-            "python": platform.python_version(), **versions}  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What is to be reached, and what was measured."""
+
+    number: int
+    what: str
+    asks: str
+    figure: str
+    reached: bool
+
+
+# --- measuring --------------------------------------------------------------------------------
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -36,33 +52,127 @@ def cpu_seconds(action: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
+def interleave(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+    """What each contestant gave in each round. A round asks all of them in turn: A B C A B C.
+
+    >>> interleave({"a": lambda: 1, "b": lambda: 2}, 3)
+    {'a': [1, 1, 1], 'b': [2, 2, 2]}
+    """
+    taken: dict[str, list[T]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, act in contestants.items():
+            taken[name].append(act())
+    return taken
+
+
 def median_and_spread(numbers: Sequence[float]) -> tuple[float, float]:
     """The median, and half of what lies between the smallest and the largest."""
     return statistics.median(numbers), (max(numbers) - min(numbers)) / 2
 
 
+def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]:
+    """Median and spread of the quotients round by round, so that what slows a whole round cancels out.
+
+    >>> ratio([2.0, 20.0, 4.0], [1.0, 10.0, 1.0])
+    (2.0, 1.0)
+    """
+    return median_and_spread([a / b for a, b in zip(above, below, strict=True)])
+
+
+# --- where figures come from ------------------------------------------------------------------
+
+
+def machine() -> dict[str, Any]:
+    """The machine and how busy it is: figures are compared inside one run only."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
+        "when": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The versions of installed packages."""
+    return {name: importlib.metadata.version(name) for name in packages}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.machine()
+
+
+# --- showing ----------------------------------------------------------------------------------
+
+
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as they must be, the first to the left, the others to the right."""
+    """A Markdown table that is one in a terminal too: the first column to the left, the others to the right.
+
+    >>> print(table(["who", "MB/s"], [["lake", "300"], ["a peer", "7"]]))
+    | who    | MB/s |
+    |--------|-----:|
+    | lake   |  300 |
+    | a peer |    7 |
+    """
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = []
-    for row in [header, *rows]:
+
+    def line(row: Sequence[str]) -> str:
         cells = [
             cell.rjust(width) if i else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+        return f"| {' | '.join(cells)} |"
+
+    rule = "|".join("-" * (width + 1) + (":" if i else "-") for i, width in enumerate(widths))
+    return "\n".join([line(header), f"|{rule}|", *map(line, rows)])
 
 
-def write(name: str, figures: Any, *packages: str) -> Path:
-    """Keep figures as `results/<name>.json`, with the machine they were measured on."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine(*packages), "figures": figures}, indent=2) + "\n")
+def verdicts(bars: Sequence[Bar]) -> str:
+    """The bars as a table."""
+    return table(
+        ["bar", "of", "asks", "measured", "reached"],
+        [
+            [str(bar.number), bar.what, bar.asks, bar.figure, "yes" if bar.reached else "**no**"]
+            for bar in bars
+        ],
+    )
+
+
+def plus_minus(value: tuple[float, float], digits: int = 2, unit: str = "") -> str:
+    """A median and its spread as text.
+
+    >>> plus_minus((1.234, 0.5))
+    '1.23 ±0.50'
+    """
+    middle, spread = value
+    return f"{middle:.{digits}f} ±{spread:.{digits}f}{unit}"
+
+
+# --- keeping ----------------------------------------------------------------------------------
+
+
+def keep(name: str, figures: Any, *, where: dict[str, Any], quick: bool) -> Path:
+    """Keep figures as `results/<name>.json` (quick ones apart), with the machine they were measured on."""
+    path = (QUICK if quick else RESULTS) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": where, "figures": figures}, indent=2) + "\n", "utf-8")
     return path
 
 
-def figure(width: float, height: float, columns: int) -> Any:
+def plot(name: str, *, quick: bool) -> Path:
+    """Where a plot goes."""
+    path = (QUICK if quick else PLOTS) / f"{name}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def canvas(width: float, height: float, columns: int) -> Any:
     """A matplotlib figure and its axes, side by side; None where matplotlib is not installed."""
     try:
         import matplotlib

@@ -1,7 +1,5 @@
 """How good a shuffle is, beside a uniform permutation of the same rows.
 
-    python -m benchmarks.shuffle [--quick]
-
 The measures, of the order in which rows come out:
 
 - same shard: how often the next row is from the same shard;
@@ -12,16 +10,18 @@ The measures, of the order in which rows come out:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.report import RESULTS, figure, median_and_spread, table, write
+from benchmarks.report import Bar, canvas, median_and_spread, plot, plus_minus, table, versions
 from lake.plan import Layout, Shuffle, order_rows
 
 SHARDS, BATCHES, BATCH = 64, 64, 256
 
+Figures = dict[str, Any]
 Numbers = np.ndarray
 MEASURES = ("same shard", "displacement", "rank correlation", "together")
 
@@ -48,6 +48,11 @@ def quality(layout: Layout, numbers: Numbers) -> tuple[float, ...]:
     )
 
 
+def layout() -> Layout:
+    """What is shuffled: level shards."""
+    return Layout.of([BATCHES * BATCH] * SHARDS, [BATCH] * SHARDS)
+
+
 def orders(layout: Layout) -> dict[str, Callable[[int], Numbers]]:
     """What is compared: each makes an order from a seed."""
     size = int(layout.rows.sum())
@@ -65,45 +70,46 @@ def orders(layout: Layout) -> dict[str, Callable[[int], Numbers]]:
     }
 
 
-def draw(compared: dict[str, Callable[[int], Numbers]], rows: int) -> None:
-    """Where rows of the version come out, as one panel an order."""
-    drawn = figure(3 * len(compared), 3.4, len(compared))
+def run(quick: bool) -> Figures:
+    """Measure. Quick: fewer seeds."""
+    seeds = 3 if quick else 9
+    shuffled = layout()
+    compared: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, order in orders(shuffled).items():
+        results = zip(*(quality(shuffled, order(seed)) for seed in range(seeds)), strict=True)
+        compared[name] = {m: median_and_spread(of) for m, of in zip(MEASURES, results, strict=True)}
+    return {"versions": versions("numpy"), "seeds": seeds, "orders": compared}
+
+
+def bars(figures: Figures) -> list[Bar]:
+    """None: quality is shown, beside uniform."""
+    return []
+
+
+def page(figures: Figures) -> str:
+    """The table as Markdown."""
+    rows = [[name, *(plus_minus(of[m], 4) for m in MEASURES)] for name, of in figures["orders"].items()]
+    what = (
+        f"{SHARDS} shards of {BATCHES} record batches of {BATCH} rows; medians of {figures['seeds']} seeds."
+    )
+    return f"{what}\n\n{table(['order', *MEASURES], rows)}"
+
+
+def draw(figures: Figures, *, quick: bool) -> Path | None:
+    """Where rows of the version come out, as one panel an order; None without matplotlib."""
+    shuffled = layout()
+    compared = orders(shuffled)
+    drawn = canvas(3 * len(compared), 3.4, len(compared))
     if drawn is None:
-        print("no plot: matplotlib is not installed")
-        return
-    canvas, (axes,) = drawn
-    chosen = np.sort(np.random.default_rng(0).choice(rows, 20_000, replace=False))
+        return None
+    sheet, (axes,) = drawn
+    chosen = np.sort(np.random.default_rng(0).choice(int(shuffled.rows.sum()), 20_000, replace=False))
     for axis, (name, order) in zip(axes, compared.items(), strict=True):
         axis.plot(chosen, order(0)[chosen], ",", alpha=0.5)
         axis.set_title(name, fontsize=9)
         axis.set_xlabel("comes out as")
     axes[0].set_ylabel("row of the version")
-    canvas.tight_layout()
-    canvas.savefig(RESULTS / "shuffle.png", dpi=110)
-    print(RESULTS / "shuffle.png")
-
-
-def main() -> None:
-    """Measure over some seeds, print medians beside uniform, keep, draw."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer seeds")
-    seeds = 3 if parser.parse_args().quick else 9
-    layout = Layout.of([BATCHES * BATCH] * SHARDS, [BATCH] * SHARDS)
-    compared = orders(layout)
-    figures: dict[str, dict[str, tuple[float, float]]] = {}
-    for name, order in compared.items():
-        results = zip(*(quality(layout, order(seed)) for seed in range(seeds)), strict=True)
-        figures[name] = {m: median_and_spread(of) for m, of in zip(MEASURES, results, strict=True)}
-    print(f"{SHARDS} shards of {BATCHES} record batches of {BATCH} rows; medians of {seeds} seeds")
-    lines = [
-        [name, *(f"{mid:.4f} ±{spread:.4f}" for mid, spread in of.values())] for name, of in figures.items()
-    ]
-    print(table(["order", *MEASURES], lines))
-    print(write("shuffle", figures, "numpy"))
-    draw(compared, int(layout.rows.sum()))
-
-
-if __name__ == "__main__":
-    main()
+    sheet.tight_layout()
+    path = plot("shuffle", quick=quick)
+    sheet.savefig(path, dpi=110)
+    return path

@@ -1,0 +1,177 @@
+"""What peers are asked to do. Runs in the peer's interpreter: needs pyarrow and NumPy, nothing of lake.
+
+A peer that takes part in `ingest` and `recommit` has
+
+- `ingest(batches, folder, shard_bytes) -> Path`: keeps a stream of record batches as the next version of one
+  data set in `folder`, and says below which folder lies what has to survive a crash;
+- `SYNCS`: whether that is on the disk already when `ingest` returns; what is not is forced to it here, on the
+  clock, by four threads;
+- `read(folder) -> iterator of record batches`: everything back, in order, in the columns of the input.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+
+class Adapter(Protocol):
+    """A peer that keeps data."""
+
+    SYNCS: bool
+
+    def ingest(self, batches: pa.RecordBatchReader, folder: Path, shard_bytes: int) -> Path: ...
+
+    def read(self, folder: Path) -> Iterator[pa.RecordBatch]: ...
+
+
+class _Input:
+    """The batches of the file asked for last, kept in memory, so that reading them is no part of any figure."""
+
+    path = ""
+    batches: tuple[pa.RecordBatch, ...] = ()
+
+    @classmethod
+    def of(cls, source: str) -> tuple[pa.RecordBatch, ...]:
+        if cls.path != source:
+            cls.path, cls.batches = source, ()
+            cls.batches = tuple(_stream(source))
+        return cls.batches
+
+
+def ingest(
+    adapter: Adapter, source: str, folder: str, shard_bytes: int, check: bool = False
+) -> dict[str, Any]:
+    """Keep the stream in the file `source`. `check`: read it back (off the clock) and compare."""
+    batches, home = _Input.of(source), Path(folder)
+    home.mkdir()
+    wall, cpu, kept = _timed(adapter, batches, home, shard_bytes)
+    if check:
+        expected = pa.Table.from_batches(batches)
+        found = pa.Table.from_batches(adapter.read(home)).cast(expected.schema)
+        if not found.equals(expected):
+            raise AssertionError("what was read back is not what went in")
+    stored = sum(_files(kept).values())
+    shutil.rmtree(home)
+    return {"seconds": wall, "cpu": cpu, "stored": stored}
+
+
+def recommit(adapter: Adapter, source: str, folder: str, shard_bytes: int) -> dict[str, Any]:
+    """Keep the stream, then keep it once more with one row in the middle edited."""
+    batches, home = _Input.of(source), Path(folder)
+    home.mkdir()
+    first, first_cpu, kept = _timed(adapter, batches, home, shard_bytes)
+    before = _files(kept)
+    second, second_cpu, _ = _timed(adapter, edited(batches), home, shard_bytes)
+    new = {path: size for path, size in _files(kept).items() if path not in before}
+    shutil.rmtree(home)
+    return {
+        "first": first,
+        "second": second,
+        "first_cpu": first_cpu,
+        "second_cpu": second_cpu,
+        "uploaded": sum(new.values()),
+        "shards": sum(path.startswith("shards/") for path in new),
+        "of_shards": sum(path.startswith("shards/") for path in before),
+    }
+
+
+def memory(adapter: Adapter, source: str, folder: str, shard_bytes: int) -> dict[str, Any]:
+    """The most memory that this process ever had resident, before and after it kept a stream read on the way."""
+    home = Path(folder)
+    home.mkdir()
+    before = peak_memory()
+    batches = _stream(source)
+    first = next(batches)
+
+    def whole() -> Iterator[pa.RecordBatch]:
+        yield first
+        yield from batches
+
+    adapter.ingest(pa.RecordBatchReader.from_batches(first.schema, whole()), home, shard_bytes)
+    after = peak_memory()
+    shutil.rmtree(home)
+    return {"before": before, "peak": after}
+
+
+def edited(batches: tuple[pa.RecordBatch, ...]) -> tuple[pa.RecordBatch, ...]:
+    """The same batches but for one value: the first of the row in the middle, in the column `x`."""
+    middle = len(batches) // 2
+    batch = batches[middle]
+    place = batch.schema.get_field_index("x")
+    lists = batch.column(place)
+    values = np.array(lists.flatten())
+    values[batch.num_rows // 2 * lists.type.list_size] += 1
+    changed = pa.FixedSizeListArray.from_arrays(pa.array(values), type=lists.type)
+    return (
+        *batches[:middle],
+        batch.set_column(place, batch.schema.field(place), changed),
+        *batches[middle + 1 :],
+    )
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {"ingest": ingest, "recommit": recommit, "memory": memory}
+
+
+# --- inside -----------------------------------------------------------------------------------
+
+
+def _timed(
+    adapter: Adapter, batches: tuple[pa.RecordBatch, ...], home: Path, shard_bytes: int
+) -> tuple[float, float, Path]:
+    """Seconds by the clock and of the processors until the batches are on the disk, and where."""
+    os.sync()  # what others left to be written is not on this clock
+    reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
+    wall, cpu = time.perf_counter(), time.process_time()
+    kept = adapter.ingest(reader, home, shard_bytes)
+    if not adapter.SYNCS:
+        _force(kept)
+    return time.perf_counter() - wall, time.process_time() - cpu, kept
+
+
+def _force(folder: Path) -> None:
+    """Onto the disk with every file and directory."""
+    places = [folder, *folder.rglob("*")]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(_fsync, places))
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _stream(source: str) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(source) as file, pa.ipc.open_stream(file) as reader:
+        yield from reader
+
+
+def peak_memory() -> int:
+    """The most bytes that this process ever had resident; what its parent had does not count."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if os.uname().sysname == "Darwin" else most * 1024
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
