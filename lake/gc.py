@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +27,8 @@ from lake.format import documents, names
 from lake.guard import read_list
 from lake.refs import Refs
 from lake.roots import reached, read_roots
-from lake.stores.base import LEASE_KEY, Object, Store
+from lake.stores.base import Object, Store
+from lake.survey import Survey, copies_of
 
 LEAST_GRACE = 24 * 3600.0  # seconds; shorter only where nobody writes
 FUSE = 0.3  # of all stored bytes: more is collected only by force
@@ -51,51 +52,6 @@ class GcReport:
     foreign: tuple[str, ...]  # keys of no shape that lake knows: left alone
     needs_force: bool  # over 30 % of all bytes would go
     dry_run: bool
-
-
-@dataclass
-class Survey:
-    """Everything stored, by what it is to a collector."""
-
-    now: float  # by the store's clock, before anything was listed
-    blobs: dict[str, list[Object]] = field(default_factory=dict)  # stem -> copies
-    tmp: list[Object] = field(default_factory=list)
-    lists: dict[str, Object] = field(default_factory=dict)  # run -> its list
-    claimed: set[str] = field(default_factory=set)  # runs
-    swept: dict[str, Object] = field(default_factory=dict)  # run -> its marker
-    damaged: list[Object] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, store: Store) -> Survey:
-        """What one LIST of the whole store shows."""
-        found = cls(store.now())
-        for stored in store.list():
-            found._add(stored)
-        return found
-
-    def _add(self, stored: Object) -> None:
-        parsed = names.parse_key(stored.key)
-        if parsed is None:
-            if stored.key != LEASE_KEY:
-                self.foreign.append(stored.key)
-        elif parsed.kind in _ORDER:
-            self.blobs.setdefault(names.stem(stored.key), []).append(stored)
-        elif parsed.kind in ("tmp", "damaged"):
-            getattr(self, parsed.kind).append(stored)
-        elif parsed.run is not None and parsed.kind == "claimed":
-            self.claimed.add(parsed.run)
-        elif parsed.run is not None:
-            (self.lists if parsed.kind == "condemned" else self.swept)[parsed.run] = stored
-
-    @property
-    def bytes(self) -> int:
-        """Of all copies of version documents, segments and parts."""
-        return sum(copy.size for copies in self.blobs.values() for copy in copies)
-
-    def age(self, stored: Object) -> float:
-        """Seconds since the object was written."""
-        return self.now - stored.modified
 
 
 def gc(
@@ -133,7 +89,7 @@ def check_whole(refs: Refs, survey: Survey, kept: Mapping[str, int]) -> None:
         stem
         for stem, size in kept.items()
         if not any(copy.size == size for copy in survey.blobs.get(stem, ()))
-        and not any(copy.size == size for copy in _copies(store, stem))  # stored since the listing
+        and not any(copy.size == size for copy in copies_of(store, stem))  # stored since the listing
     ]
     hurt += [stem for stem in _noted(store, survey) if stem in kept and not _is_sound(store, stem)]
     if hurt:
@@ -300,11 +256,6 @@ def _kind(key: str) -> int:
     return _ORDER.get(parsed.kind, len(_ORDER)) if parsed else len(_ORDER)
 
 
-def _copies(store: Store, stem: str) -> list[Object]:
-    """Every stored copy of an object; costs one LIST."""
-    return [found for found in store.list(stem + ".") if names.parse_key(found.key) is not None]
-
-
 def _noted(store: Store, survey: Survey) -> list[str]:
     """The stems of what `verify` found damaged."""
     noted = [store.get(found.key).decode() for found in survey.damaged]
@@ -314,4 +265,4 @@ def _noted(store: Store, survey: Survey) -> list[str]:
 def _is_sound(store: Store, stem: str) -> bool:
     """Whether some copy of the object is what its digest says; reads it."""
     digest = stem.rpartition("/")[2]
-    return any(documents.sha256_hex(store.get(copy.key)) == digest for copy in _copies(store, stem))
+    return any(documents.sha256_hex(store.get(copy.key)) == digest for copy in copies_of(store, stem))

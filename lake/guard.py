@@ -97,7 +97,7 @@ class Guard:
         self._secured.update(keys(0) for keys in objects)
         self._look_up(objects)
 
-    def further(self, keys: Keys, size: int, create: Callable[[str], bool]) -> None:
+    def further(self, keys: Keys, create: Callable[[str], bool]) -> None:
         """Store one more copy of an object, beside those there: for one of which no copy is sound."""
         copies = _stored(self.store, keys)
         while not create(keys(self._next(keys, copies))):

@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from lake import config, edit, expire, gc, history, lock, resolve, rows, stores, unfinished, write
+from lake import (
+    config,
+    edit,
+    expire,
+    gc,
+    history,
+    lock,
+    repair,
+    resolve,
+    rows,
+    stores,
+    unfinished,
+    verify,
+    write,
+)
 from lake.cache import Cache
 from lake.columns import add_columns, update_rows
 from lake.commit import Signature, conflict, prepare
@@ -22,9 +36,11 @@ from lake.format import names
 from lake.format.values import LogEntry
 from lake.gc import GcReport
 from lake.refs import Refs
+from lake.repair import Repair
 from lake.scan import Scan
 from lake.snapshot import Snapshot, Version
 from lake.stores import Store
+from lake.verify import Level, Report
 
 if TYPE_CHECKING:
     import duckdb
@@ -321,6 +337,41 @@ class Lake:
             single_writer=self.single_writer,
         )
 
+    def verify(self, level: Level = "exists", name: Reference | None = None) -> Report:
+        """All damage in the lake, or in one dataset, and the versions that it hurts.
+
+        `level`: "refs" reads every document, "exists" also looks whether every part is stored with its size,
+        "sample" also reads some of them, "full" all.
+        """
+        dataset = None if name is None else resolve.split(name)[0]
+        return verify.verify(self.refs, level=level, name=dataset, progress=self.progress)
+
+    def repair(
+        self,
+        name: Reference,
+        *,
+        source: str | os.PathLike[str] | Lake | None = None,
+        drop: bool = False,
+        dry_run: bool = True,
+        message: str | None = None,
+    ) -> Repair:
+        """Mend a dataset's damage with sound bytes from `source` (another copy of the lake, or its URL) or the cache.
+
+        `drop`: what is lost for good is given up by a new version without those shards. Nothing is edited in
+        place or deleted; without `dry_run=False` nothing changes at all.
+        """
+        return repair.repair(
+            self.refs,
+            resolve.split(name)[0],
+            Signature.of(None, message),
+            source=self._store_of(source),
+            cache=None if self._in_place else self.cache,
+            drop=drop,
+            dry_run=dry_run,
+            single_writer=self.single_writer,
+            progress=self.progress,
+        )
+
     # --- changing rows and columns --------------------------------------------------------------
 
     def delete_rows(self, name: Reference, where: Any, *, message: str | None = None) -> Version:
@@ -419,6 +470,17 @@ class Lake:
             if base.version != resolve.find(self.refs, name, selector).version:
                 raise conflict(name, f"{name}@{selector[:12]} is not the head, which a change begins with", base)
         return name
+
+    def _store_of(self, source: str | os.PathLike[str] | Lake | None) -> Store | None:
+        """Another lake's store, reached like this one's."""
+        if source is None:
+            return None
+        if isinstance(source, Lake):
+            return source.store
+        access = self.settings
+        return stores.open_store(
+            source, endpoint_url=access.endpoint_url, region=access.region, anonymous=access.anonymous
+        )
 
     def _source(self, data: Any, **how: Any) -> Source:
         """The caller's data as a stream of batches; a bucket is reached as the lake's own."""

@@ -45,16 +45,19 @@ class Pointer:
     born: int
 
 
-def datasets(store: Store, name: str | None = None) -> dict[str, Listed]:
+def datasets(store: Store, name: str | None = None, unknown: list[str] | None = None) -> dict[str, Listed]:
     """What there is of every dataset, removed ones included, or of one and those below it; one LIST.
 
     Raises:
-        FormatError: something that no release so far puts there.
+        FormatError: something that no release so far puts there, unless `unknown` collects the keys.
     """
     found: dict[str, Listed] = {}
     for stored in store.list("datasets/" if name is None else names.dataset_prefix(name)):
         parsed = names.parse_key(stored.key)
         if parsed is None or parsed.name is None:
+            if unknown is not None:
+                unknown.append(stored.key)
+                continue
             raise FormatError(f"unknown object {stored.key} in {store.url}: upgrade lake, or move it away")
         listed = found.setdefault(parsed.name, Listed())
         if parsed.kind == "log" and parsed.seq:
@@ -107,7 +110,7 @@ def pointers(refs: Refs, name: str, listed: Listed) -> list[Pointer]:
     """The dataset's tags, pins and derived pointers, of whatever life."""
     found = []
     for parsed in listed.pointers:
-        key = _pointer_key(name, parsed)
+        key = pointer_key(name, parsed)
         try:
             data = refs.store.get(key)
         except NotFoundError:  # taken away since it was listed
@@ -178,7 +181,8 @@ def _entry(store: Store, name: str, seq: int) -> LogEntry:
     return entry
 
 
-def _pointer_key(name: str, parsed: names.ParsedKey) -> str:
+def pointer_key(name: str, parsed: names.ParsedKey) -> str:
+    """The key of a tag, pin or derived pointer."""
     if parsed.kind == "tag":
         return names.tag_key(name, str(parsed.tag))
     return (names.pin_key if parsed.kind == "pin" else names.derived_key)(name, str(parsed.digest))

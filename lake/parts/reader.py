@@ -61,6 +61,7 @@ class PartReader:
     def _reset(self) -> None:
         self._open: OrderedDict[str, _Opened] = OrderedDict()
         self._heads: dict[str, bytes] = {}
+        self._damaged: set[str] = set()  # keys of copies that were found damaged
         self._seen: dict[str, int] = {}  # bits of the columns of batches that were verified, by part
         self._lock = threading.Lock()
 
@@ -121,6 +122,16 @@ class PartReader:
         self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
     ) -> list[list[Chunk]]:
         """These columns of these record batches of a part: for each batch, one chunk for each column."""
+        while True:
+            try:
+                return self._chunks_of(one, indices, columns, meter)
+            except IntegrityError:
+                if not self._turn_to_another(one):
+                    raise
+
+    def _chunks_of(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> list[list[Chunk]]:
         opened = self._opened(one, indices, columns, meter)
         if opened is not None:
             return [self._from_open(opened, index, columns, meter) for index in indices]
@@ -230,9 +241,28 @@ class PartReader:
             return part.OpenPart(self._get(one, 0, one.bytes, meter), one, self.stored)
         return part.OpenPart(pa.py_buffer(lease.map()), one, self.stored)
 
-    def _mapped_in_place(self, one: Part) -> part.OpenPart:
+    def _turn_to_another(self, one: Part) -> bool:
+        """Whether the part has a further stored copy: the first one, found damaged, is avoided from now on."""
+        copies = [key for key in self._copies(one) if self.store.head(key) is not None]
+        if len(copies) < 2:
+            return False
+        with self._lock:
+            self._damaged.add(copies[0])
+            self._open.pop(one.digest, None)
+            self._heads.pop(one.digest, None)
+        return True
+
+    def _copies(self, one: Part) -> Iterator[str]:
+        """Where stored copies of a part may be: its own key, then, at the cost of one LIST, the others."""
         keys = names.part_keys(one.digest)
-        for key in _copies(self.store, keys):
+        if keys(0) not in self._damaged:
+            yield keys(0)
+        for copy in generations(self.store, keys):
+            if copy.key not in self._damaged:
+                yield copy.key
+
+    def _mapped_in_place(self, one: Part) -> part.OpenPart:
+        for key in self._copies(one):
             path = self.store.local_path(key)
             if path is not None and path.exists():
                 return part.open_mapped(str(path), one, self.stored)
@@ -293,7 +323,7 @@ class PartReader:
         return found
 
     def _get(self, one: Part, start: int, length: int, meter: Meter) -> bytes:
-        for key in _copies(self.store, names.part_keys(one.digest)):
+        for key in self._copies(one):
             try:
                 found = self.store.get_range(key, start, length)
             except NotFoundError:
@@ -325,13 +355,6 @@ def _bits(one: Part, index: int, columns: Iterable[str]) -> int:
     """A bit for each of the columns of a record batch."""
     first = index * len(one.fields)
     return sum(1 << (first + one.fields.index(name)) for name in columns)
-
-
-def _copies(store: Store, keys: names.Keys) -> Iterator[str]:
-    """Where the stored copies of an object are: its own key, then, at the cost of one LIST, the others."""
-    yield keys(0)
-    for copy in generations(store, keys):
-        yield copy.key
 
 
 @contextmanager

@@ -1,0 +1,256 @@
+"""Mend what `verify` finds: fetch sound bytes from elsewhere, or give up what is lost in a new version.
+
+Nothing is edited in place and nothing is deleted. What a sound copy is found of, in another store, in the
+cache or under another dataset, is stored beside the damaged one as a further generation. Only if told to drop
+does it write a new version without the shards that are lost; the versions before it stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from lake.cache import Cache
+from lake.commit import Draft, Signature, conflict, land, prepare
+from lake.errors import FormatError, IntegrityError, LakeError, NotFoundError
+from lake.format import documents, draft, log, names
+from lake.format.manifest import Manifest
+from lake.format.values import LogEntry, Shard, VersionDocument
+from lake.guard import Guard
+from lake.refs import Base, Refs, read_generation
+from lake.stores.base import Store
+from lake.survey import BLOBS
+from lake.verify import Problem, verify
+
+OPERATION = "repair"
+_NAMED = 5  # lost objects that the log's message names
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What was done, or with `dry_run` would be."""
+
+    fetched: tuple[str, ...]  # keys of which a sound copy was found and stored
+    lost: tuple[Problem, ...]  # what is still damaged
+    rows_lost: int  # of the head: in shards that the new version is without
+    entry: LogEntry | None  # the log entry of the new version
+    dry_run: bool
+
+
+def repair(
+    refs: Refs,
+    name: str,
+    signature: Signature,
+    *,
+    source: Store | None = None,
+    cache: Cache | None = None,
+    drop: bool = False,
+    dry_run: bool = True,
+    single_writer: bool = False,
+    progress: bool | None = None,
+) -> Repair:
+    """Mend a dataset's damage from `source` (another copy of the lake) and `cache`; then, if told, drop the rest.
+
+    Raises:
+        IntegrityError: nothing of the dataset's present life can be read any more.
+    """
+    refs = Refs(refs.store)
+    found = verify(refs, level="full", name=name, progress=progress)
+    guard = None if dry_run else Guard(refs.store, prepare(refs, single_writer=single_writer).grace)
+    fetched: list[str] = []
+    while mended := [
+        problem.key
+        for problem in found.problems
+        if problem.key not in fetched
+        and _mend(refs.store, problem, guard, _sources(refs.store, source, cache))
+    ]:
+        fetched += mended
+        if guard is None:
+            break
+        found = verify(
+            refs, level="full", name=name, progress=progress
+        )  # a mended segment may name lost parts
+    lost = tuple(problem for problem in found.problems if guard is not None or problem.key not in fetched)
+    salvage = _Salvage.of(refs, name, lost) if lost and drop else None
+    if salvage is None or salvage.is_whole:
+        return Repair(tuple(fetched), lost, 0, None, dry_run)
+    entry = None if guard is None else salvage.land(guard, signature)
+    return Repair(tuple(fetched), lost, salvage.rows_lost, entry, dry_run)
+
+
+# --- fetching ---------------------------------------------------------------------------------
+
+Find = Callable[
+    [names.ParsedKey, Problem], bytes | None
+]  # sound bytes of a damaged object, if they are there
+
+
+def _mend(store: Store, problem: Problem, guard: Guard | None, sources: Sequence[Find]) -> bool:
+    """Whether some source has sound bytes of the object; with a guard they are stored."""
+    parsed = names.parse_key(problem.key)
+    for find in sources if parsed else ():
+        assert parsed is not None
+        data = find(parsed, problem)
+        if data is None:
+            continue
+        if guard is not None and parsed.kind in BLOBS:
+            guard.further(_keys(parsed), partial(_create, store, data))
+        elif guard is not None:
+            store.put_new(problem.key, data)
+        return True
+    return False
+
+
+def _create(store: Store, data: bytes, key: str) -> bool:
+    return store.put_new(key, data)
+
+
+def _sources(own: Store, source: Store | None, cache: Cache | None) -> list[Find]:
+    found: list[Find] = [partial(_of_twin, own)]
+    if source is not None:
+        found.append(partial(_of_store, source, own.get(names.LAKE) == _get(source, names.LAKE)))
+    if cache is not None:
+        found.append(partial(_of_cache, cache))
+    return found
+
+
+def _of_twin(store: Store, parsed: names.ParsedKey, problem: Problem) -> bytes | None:
+    """A version document from another dataset that has the version."""
+    if parsed.kind != "version":
+        return None
+    for stored in store.list("datasets/"):
+        other = names.parse_key(stored.key)
+        if other and other.kind == "version" and other.digest == parsed.digest and other.name != parsed.name:
+            data = _get(store, stored.key)
+            if data is not None and documents.sha256_hex(data) == parsed.digest:
+                return data
+    return None
+
+
+def _of_store(source: Store, same: bool, parsed: names.ParsedKey, problem: Problem) -> bytes | None:
+    """From another store by digest; documents without one only from a copy of the `same` lake, if missing here."""
+    if parsed.kind in BLOBS:
+        try:
+            return read_generation(source, _keys(parsed), str(parsed.digest))
+        except (NotFoundError, IntegrityError):
+            return None
+    return _get(source, problem.key) if same and problem.kind == "missing" else None
+
+
+def _of_cache(cache: Cache, parsed: names.ParsedKey, problem: Problem) -> bytes | None:
+    if parsed.kind not in BLOBS:
+        return None
+    digest = str(parsed.digest)
+    lease = cache.peek(digest) if parsed.kind == "part" else None
+    try:
+        data = bytes(lease.map()) if lease is not None else cache.blob(digest, _nothing)
+    except LakeError:
+        return None
+    return data if documents.sha256_hex(data) == digest else None
+
+
+def _nothing() -> bytes:
+    raise NotFoundError("not in the cache")
+
+
+def _get(store: Store, key: str) -> bytes | None:
+    try:
+        return store.get(key)
+    except NotFoundError:
+        return None
+
+
+def _keys(parsed: names.ParsedKey) -> names.Keys:
+    if parsed.kind == "version":
+        return names.version_keys(str(parsed.name), str(parsed.digest))
+    return (names.segment_keys if parsed.kind == "segment" else names.part_keys)(str(parsed.digest))
+
+
+# --- dropping ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Salvage:
+    """What is left of a dataset's newest version that can be read, as a change on its head."""
+
+    refs: Refs
+    name: str
+    base: Base
+    version: str  # that is salvaged: the head's, unless its document is lost
+    document: VersionDocument
+    shards: tuple[Shard, ...]
+    rows_lost: int
+    lost: tuple[str, ...]  # keys
+
+    @classmethod
+    def of(cls, refs: Refs, name: str, lost: Iterable[Problem]) -> _Salvage:
+        head = refs.base(name, document=False)
+        keys = tuple(problem.key for problem in lost)
+        digests = {parsed.digest for key in keys if (parsed := names.parse_key(key))}
+        changed = 0  # rows by which the head is larger than the version at hand
+        for entry in _readable(refs, name, head):
+            if entry.version not in digests and entry.operation != log.EXPIRED:
+                document = refs.version(name, str(entry.version))
+                shards = tuple(_sound_shards(refs, document, digests))
+                rows = sum(shard.rows for shard in shards)
+                return cls(
+                    refs,
+                    name,
+                    head,
+                    str(entry.version),
+                    document,
+                    shards,
+                    document.rows + changed - rows,
+                    keys,
+                )
+            changed += entry.rows_added - entry.rows_removed
+        raise IntegrityError(f"no version of {name!r} can be read any more; `lake verify` shows what is lost")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the head has lost nothing."""
+        return self.version == self.base.version and len(self.shards) == self.document.shards
+
+    def land(self, guard: Guard, signature: Signature) -> LogEntry:
+        """Make it the head."""
+        if self.version != self.base.version:
+            guard.secure([names.part_keys(part.digest) for shard in self.shards for part in shard.parts])
+        some = ", ".join(self.lost[:_NAMED]) + (
+            f" and {len(self.lost) - _NAMED} more" if self.lost[_NAMED:] else ""
+        )
+        said = signature.message or f"without {self.rows_lost:,} rows that were lost with {some}"
+        return land(self.refs, guard, self.name, self.base, self._draft, replace(signature, message=said))
+
+    def _draft(self, base: Base) -> Draft:
+        if base.seq != self.base.seq:
+            raise conflict(self.name, "the head moved while it was being repaired", base, retryable=True)
+        document, segments = draft.whole(draft.head_of(self.document), self.shards)
+        return Draft(
+            operation=OPERATION,
+            document=document,
+            segments=segments,
+            rows_removed=self.rows_lost,
+            bytes_reused=document.bytes,
+        )
+
+
+def _readable(refs: Refs, name: str, head: Base) -> Iterator[LogEntry]:
+    """The entries of the present life that can be read, newest first."""
+    for seq in range(head.seq, head.born - 1, -1):
+        try:
+            entry = refs.entry(name, seq)
+        except (NotFoundError, FormatError):
+            continue
+        if entry.version is not None:
+            yield entry
+
+
+def _sound_shards(refs: Refs, document: VersionDocument, lost: Collection[str | None]) -> Iterator[Shard]:
+    """The shards of a version of which nothing is lost."""
+    for ref in document.segments:
+        if ref.digest in lost:
+            continue
+        for shard in Manifest.open(document.schema, [ref], [refs.segment(ref.digest)]).shards():
+            if not any(part.digest in lost for part in shard.parts):
+                yield shard
