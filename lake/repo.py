@@ -31,6 +31,7 @@ from lake.columns import add_columns, update_rows
 from lake.commit import Signature, conflict, prepare
 from lake.compute import compute_columns
 from lake.convert import Source, read
+from lake.diff import Diff, diff
 from lake.errors import NotFoundError
 from lake.format import names
 from lake.format.values import LogEntry
@@ -449,6 +450,13 @@ class Lake:
         """The dataset's versions since it last came into being, newest first, without expired ones."""
         name, _ = resolve.split(name)
         return [self._version(name, entry) for entry in resolve.living(self.log(name))]
+
+    def diff(self, before: Reference, after: Reference) -> Diff:
+        """What differs from one version to another: rows by key, columns, meta, stored bytes.
+
+        Only shards that differ are read, and of those only the parts that do.
+        """
+        return diff(self.dataset(before).snapshot, self.dataset(after).snapshot)
 
     def sql(
         self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **tables: Any
