@@ -10,11 +10,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.dataset as pads
 
 from lake import (
     config,
     edit,
     expire,
+    frames,
     gc,
     history,
     lock,
@@ -45,6 +47,9 @@ from lake.verify import Level, Report
 
 if TYPE_CHECKING:
     import duckdb
+    import polars
+
+    from lake.catalog import Catalog
 
 _log = logging.getLogger("lake")
 
@@ -125,6 +130,12 @@ class Lake:
     def refs(self) -> Refs:
         """The lake's documents."""
         return Refs(self.store, None if self._in_place else self.cache)
+
+    @cached_property
+    def _catalog(self) -> Catalog:
+        from lake.catalog import Catalog  # DuckDB takes its time, and only SQL needs it
+
+        return Catalog(self)
 
     @property
     def _in_place(self) -> bool:
@@ -462,9 +473,7 @@ class Lake:
         self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **tables: Any
     ) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation: datasets by name (`birds`, `"birds@v1"`), `lake.*` and your own frames are tables."""
-        from lake.catalog import Catalog
-
-        return Catalog(self).sql(query, params, **tables)
+        return self._catalog.sql(query, params, **tables)
 
     def _work(self, reference: Reference) -> edit.Work:
         cache = None if self._in_place else self.cache
@@ -597,6 +606,17 @@ class Dataset:
         """Rows for which `where` holds; all of them without it."""
         return len(self) if where is None else rows.count(self.snapshot, where)
 
+    def split(self, *fractions: float, by: str | None = None, seed: int = 0) -> tuple[str, ...]:
+        """Conditions for `where=` that divide the rows into such fractions, disjoint and complete.
+
+        A row's side follows from its value in `by` (None: the key) alone: it keeps it in every version, order
+        and derived dataset, and rows with equal values stay together.
+
+        Raises:
+            ValueError: neither a key nor `by`, or fractions that do not add up to 1.
+        """
+        return rows.split(self.snapshot, fractions, by, seed)
+
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -633,6 +653,14 @@ class Dataset:
             partitions=partitions,
             limit=limit,
         )
+
+    def arrow(self) -> pads.Dataset:
+        """A `pyarrow.dataset.Dataset`: what DuckDB, polars, pandas and Dask read with pushdown."""
+        return frames.arrow(self.snapshot)
+
+    def lazy(self) -> polars.LazyFrame:
+        """A `polars.LazyFrame` with projection and predicate pushdown."""
+        return frames.lazy(self.snapshot)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().to_reader().__arrow_c_stream__(requested_schema)
