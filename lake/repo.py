@@ -35,9 +35,11 @@ from lake.compute import compute_columns
 from lake.convert import Source, read
 from lake.diff import Diff, diff
 from lake.errors import NotFoundError
+from lake.export import export
 from lake.format import names
 from lake.format.values import LogEntry
 from lake.gc import GcReport
+from lake.pull import Pulled, pull
 from lake.refs import Refs
 from lake.repair import Repair
 from lake.scan import Scan
@@ -469,6 +471,14 @@ class Lake:
         """
         return diff(self.dataset(before).snapshot, self.dataset(after).snapshot)
 
+    def pull(self, reference: Reference, *, columns: Sequence[str] | None = None) -> Pulled:
+        """Bring a version, or some columns of it, onto this machine: reading it then needs no network.
+
+        Raises:
+            BudgetError: it does not fit the cache; nothing was fetched.
+        """
+        return pull(self.dataset(reference).snapshot, columns=columns, progress=self.progress)
+
     def sql(
         self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None, **tables: Any
     ) -> duckdb.DuckDBPyRelation:
@@ -661,6 +671,24 @@ class Dataset:
     def lazy(self) -> polars.LazyFrame:
         """A `polars.LazyFrame` with projection and predicate pushdown."""
         return frames.lazy(self.snapshot)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: Literal["parquet", "csv", "jsonl", "arrow", "webdataset", "folder"] | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> None:
+        """Write the rows as files: one if `path` ends as files of the format do, otherwise a folder of parts.
+
+        Without `format` the path's ending says it, or it is Parquet. "webdataset" and "folder" hold samples: a file
+        for each value, named by the row's key, with the column as its extension.
+
+        Raises:
+            FileExistsError: there is something at `path`.
+            SchemaError: the format has no way to write a column.
+        """
+        export(self.snapshot, path, format, columns=columns, progress=self.lake.progress)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().to_reader().__arrow_c_stream__(requested_schema)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final
 
 from lake.config import format_bytes
+from lake.jsonable import jsonable
 
 Row = Mapping[str, Any]
 
@@ -35,7 +34,7 @@ def error(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """The value as one JSON document: bytes in base64, times in ISO 8601, NaN and infinities null."""
-    print(json.dumps(_jsonable(value), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    print(json.dumps(jsonable(value), ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
 def print_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -118,7 +117,7 @@ def plain_text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat(" ")
     if isinstance(value, bool | list | tuple | Mapping):
-        return json.dumps(_jsonable(value), ensure_ascii=False)
+        return json.dumps(jsonable(value), ensure_ascii=False)
     text = str(value)
     if text.isprintable():
         return text
@@ -144,27 +143,8 @@ def _numeric(values: Iterable[Any]) -> bool:
     return bool(kinds) and kinds <= {int, float, Decimal}
 
 
-def _jsonable(value: Any) -> Any:
-    """The value in what JSON has."""
-    if isinstance(value, Mapping):
-        return {str(name): _jsonable(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(member) for member in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if (
-        isinstance(value, Decimal) and value.as_tuple().exponent == 0
-    ):  # a sum of integers, of which DuckDB makes one
-        return int(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return value.isoformat() if isinstance(value, date | time) else str(value)
-
-
 def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, str | float):
         return value
-    plain = _jsonable(value)
+    plain = jsonable(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

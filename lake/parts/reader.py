@@ -138,6 +138,15 @@ class PartReader:
         batches = self._ranged(one, indices, columns, meter)
         return [[self._finished(batch, name) for name in columns] for batch in batches]
 
+    def keep(self, one: Part, meter: Meter) -> None:
+        """Have a whole part in the cache, fetched if it is not there. Nothing to do without a cache."""
+        while self.cache is not None:
+            try:
+                return self.cache.file(one.digest, one.bytes, lambda sink: self._fetch(one, sink, meter)).close()
+            except IntegrityError:
+                if not self._turn_to_another(one):
+                    raise
+
     # --- rows to batches ----------------------------------------------------------------------
 
     def _runs(
