@@ -57,7 +57,7 @@ def take(snapshot: Snapshot, indices: Any, columns: Sequence[str] | None) -> pa.
     for shard in np.unique(places).tolist():
         inside = asked[places == shard] - starts[shard]
         with located(snapshot.label, shard):
-            tables.append(snapshot.reader.rows(snapshot.manifest.shard(shard), inside, columns))
+            tables.append(snapshot.reader.rows(snapshot.shard(shard), inside, columns))
     if not tables:
         return snapshot.document.schema.empty_table().select(
             snapshot.document.schema.names if columns is None else columns
@@ -87,7 +87,7 @@ def get(snapshot: Snapshot, key: Any) -> dict[str, Any]:
         raise TypeError(f"keys of {snapshot.name!r} are {type_}, not {type(key).__name__}") from error
     manifest = snapshot.manifest
     for number in _candidates(snapshot, column, wanted):
-        shard = manifest.shard(number)
+        shard = snapshot.shard(number)
         with located(snapshot.label, number):
             place = pc.index(snapshot.reader.column(shard, column), wanted).as_py()
             if place >= 0:

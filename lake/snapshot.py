@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Final
 
 from lake.cache import Cache
 from lake.format.manifest import Manifest
-from lake.format.values import LogEntry, VersionDocument
+from lake.format.values import LogEntry, Shard, VersionDocument
 from lake.parts import PartReader
 from lake.refs import BlobCache, Refs
 from lake.stores.base import Store
+
+_SHARDS: Final = 1024  # descriptions kept, of some 10 kB each: shuffles and epochs come back to them
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ class Snapshot:
     def manifest(self) -> Manifest:
         """The version's shards."""
         return self.refs.manifest(self.document)
+
+    @cached_property
+    def shard(self) -> Callable[[int], Shard]:
+        """What the manifest says of a shard, by number; those asked for last are kept."""
+        return lru_cache(maxsize=_SHARDS)(self.manifest.shard)
 
     @cached_property
     def reader(self) -> PartReader:

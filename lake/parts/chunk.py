@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Raw = npt.NDArray[np.uint8]  # [rows, bytes of a value]
+Raw: TypeAlias = npt.NDArray[np.uint8]  # [rows, bytes of a value]
 
 
-class Chunk(NamedTuple):
+class Chunk:
     """Some rows of a column. `raw` is None where values have no fixed width, or one is null."""
 
-    array: pa.Array
-    raw: Raw | None
+    __slots__ = ("_array", "dictionary", "raw", "rows", "type")
 
-    @classmethod
-    def of(cls, array: pa.Array) -> Chunk:
-        """The rows of an array."""
-        return cls(array, raw_of(array))
+    def __init__(self, array: pa.Array) -> None:
+        self.type, self.rows = array.type, len(array)
+        self.raw = raw_of(array)
+        self._array: pa.Array | None = array
+        self.dictionary = array.dictionary if pa.types.is_dictionary(array.type) else None
+
+    @property
+    def array(self) -> pa.Array:
+        """The rows as Arrow has them."""
+        if self._array is None:
+            assert self.raw is not None
+            self._array = array_of(self.raw, self.type, self.dictionary)
+        return self._array
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Rows [start, stop), not copied."""
-        if start == 0 and stop == len(self.array):
+        if start == 0 and stop == self.rows:
             return self
-        raw = None if self.raw is None else self.raw[start:stop]
-        return Chunk(self.array.slice(start, stop - start), raw)
+        if self.raw is None:
+            return Chunk(self.array.slice(start, stop - start))
+        return self._of(self.raw[start:stop])
 
     def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
         """These rows, copied."""
         if self.raw is None:
-            return Chunk(self.array.take(pa.array(rows)), None)
-        raw = np.take(self.raw, rows, axis=0)
-        return Chunk(array_of(raw, self.array.type, _dictionary(self.array)), raw)
+            return Chunk(self.array.take(pa.array(rows)))
+        return self._of(self.raw.take(rows, axis=0))
+
+    def _of(self, raw: Raw) -> Chunk:
+        chunk = object.__new__(Chunk)
+        chunk.type, chunk.rows, chunk.raw = self.type, len(raw), raw
+        chunk._array, chunk.dictionary = None, self.dictionary
+        return chunk
 
 
 def width(type_: pa.DataType) -> int | None:
@@ -85,18 +99,13 @@ def raw_of(array: pa.Array) -> Raw | None:
 
 def array_of(raw: Raw, type_: pa.DataType, dictionary: pa.Array | None = None) -> pa.Array:
     """The array whose values have these bytes, which are not copied. `dictionary`: the values of one."""
-    raw = np.ascontiguousarray(raw)
     rows = len(raw)
     if isinstance(type_, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(type_, array_of(raw, type_.storage_type))
     if pa.types.is_dictionary(type_):
         codes = array_of(raw, type_.index_type)
-        return pa.DictionaryArray.from_arrays(codes, dictionary, ordered=type_.ordered)
+        return pa.DictionaryArray.from_arrays(codes, dictionary, ordered=type_.ordered, safe=False)
     if pa.types.is_fixed_size_list(type_):
         values = array_of(raw.reshape(rows * type_.list_size, -1), type_.value_type)
         return pa.Array.from_buffers(type_, rows, [None], 0, children=[values])
     return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(raw)], 0)
-
-
-def _dictionary(array: Any) -> pa.Array | None:
-    return array.dictionary if pa.types.is_dictionary(array.type) else None

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -25,12 +25,14 @@ from lake.errors import IntegrityError, NotFoundError
 from lake.format import names, part, schema, vocab
 from lake.format.values import Part, Shard, VersionDocument
 from lake.parts.chunk import Chunk
+from lake.parts.kept import Kept
 from lake.parts.meter import Meter
 from lake.refs import Refs, generations
 from lake.stores.base import Store
 
 REQUEST = 2**20  # bytes that a request is worth
 _OPEN = 256  # parts kept mapped
+_KEPT = 128 * 2**20  # bytes of columns kept decoded, of record batches that were wanted in part
 _PIECE = 8 * 2**20  # bytes of one request for a whole part
 _GAP = 64 * 2**10  # bytes between two ranges that one request may as well fetch
 
@@ -60,6 +62,7 @@ class PartReader:
 
     def _reset(self) -> None:
         self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._kept = Kept(_KEPT)
         self._heads: dict[str, bytes] = {}
         self._damaged: set[str] = set()  # keys of copies that were found damaged
         self._seen: dict[str, int] = {}  # bits of the columns of batches that were verified, by part
@@ -119,24 +122,44 @@ class PartReader:
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
 
     def chunks(
-        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter, *, partly: bool = False
     ) -> list[list[Chunk]]:
-        """These columns of these record batches of a part: for each batch, one chunk for each column."""
+        """For each column its chunks in these record batches of a part.
+
+        `partly`: not all of their rows are wanted, so that the others may be asked for soon.
+        """
         while True:
             try:
-                return self._chunks_of(one, indices, columns, meter)
+                return self._chunks_of(one, indices, columns, meter, partly)
             except IntegrityError:
                 if not self._turn_to_another(one):
                     raise
 
     def _chunks_of(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter, partly: bool
+    ) -> list[list[Chunk]]:
+        opened = self._known(one)
+        if opened is not None and (opened.mapped or not partly):
+            return self._from_open(opened, indices, columns, meter)
+        if not partly:
+            return self._chunks(one, indices, columns, meter)
+        known = [[self._kept.get((one.digest, index, name)) for index in indices] for name in columns]
+        if all(chunk is not None for chunks in known for chunk in chunks):
+            return known  # type: ignore[return-value]
+        found = self._chunks(one, indices, columns, meter)
+        for name, chunks in zip(columns, found, strict=True):
+            for index, chunk in zip(indices, chunks, strict=True):
+                self._kept.put((one.digest, index, name), chunk)
+        return found
+
+    def _chunks(
         self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
     ) -> list[list[Chunk]]:
         opened = self._opened(one, indices, columns, meter)
         if opened is not None:
-            return [self._from_open(opened, index, columns, meter) for index in indices]
+            return self._from_open(opened, indices, columns, meter)
         batches = self._ranged(one, indices, columns, meter)
-        return [[self._finished(batch, name) for name in columns] for batch in batches]
+        return [[self._finished(batch, name) for batch in batches] for name in columns]
 
     def keep(self, one: Part, meter: Meter) -> None:
         """Have a whole part in the cache, fetched if it is not there. Nothing to do without a cache."""
@@ -151,60 +174,66 @@ class PartReader:
 
     def _runs(
         self, one: Part, columns: Sequence[str], runs: Sequence[Run], meter: Meter
-    ) -> Iterator[list[Chunk]]:
+    ) -> list[list[Chunk]]:
         size = one.batches[0].rows
-        cuts = [
-            (index, max(start - index * size, 0), min(stop - index * size, one.batches[index].rows))
-            for start, stop in runs
-            for index in range(start // size, -(-stop // size))
-        ]
-        indices = list(dict.fromkeys(index for index, _, _ in cuts))
-        read = dict(zip(indices, self.chunks(one, indices, columns, meter), strict=True))
-        for column in range(len(columns)):
-            yield [read[index][column].slice(start, stop) for index, start, stop in cuts]
+        spans = [(start // size, -(-stop // size), start, stop) for start, stop in runs]
+        indices = list(dict.fromkeys(index for first, end, _, _ in spans for index in range(first, end)))
+        whole = (len(one.batches) - 1) * size + one.batches[-1].rows
+        partly = any(start % size or (stop % size and stop != whole) for start, stop in runs)
+        read = self.chunks(one, indices, columns, meter, partly=partly)
+        if not partly and len(indices) == sum(end - first for first, end, _, _ in spans):
+            return read
+        return [_cut(dict(zip(indices, chunks, strict=True)), spans, size) for chunks in read]
 
-    def _rows(self, one: Part, columns: Sequence[str], numbers: Ints, meter: Meter) -> Iterator[list[Chunk]]:
+    def _rows(self, one: Part, columns: Sequence[str], numbers: Ints, meter: Meter) -> list[list[Chunk]]:
         if not len(numbers):
-            yield from ([self._nothing(name, 0)] for name in columns)
-            return
-        size = one.batches[0].rows
-        indices = numbers // size
-        starts = np.flatnonzero(np.diff(indices, prepend=-1))
-        needed = indices[starts].tolist()
-        ends = [*starts[1:].tolist(), len(numbers)]
-        places = [
-            numbers[start:end] - index * size
-            for index, start, end in zip(needed, starts.tolist(), ends, strict=True)
-        ]
-        read = self.chunks(one, needed, columns, meter)
-        for column in range(len(columns)):
-            yield [chunks[column].take(rows) for chunks, rows in zip(read, places, strict=True)]
+            return [[self._nothing(name, 0)] for name in columns]
+        size, count = one.batches[0].rows, len(one.batches)
+        if count == 1:
+            needed, places = [0], [numbers]
+        else:
+            indices = numbers // size
+            starts = np.flatnonzero(np.diff(indices, prepend=-1))
+            needed = indices[starts].tolist()
+            pieces = np.split(numbers, starts[1:])
+            places = [piece - index * size for index, piece in zip(needed, pieces, strict=True)]
+        partly = len(numbers) < sum(one.batches[index].rows for index in needed)
+        read = self.chunks(one, needed, columns, meter, partly=partly)
+        return [[chunk.take(rows) for chunk, rows in zip(chunks, places, strict=True)] for chunks in read]
 
     def _nothing(self, name: str, rows: int) -> Chunk:
-        return Chunk.of(pa.nulls(rows, self.schema.field(name).type))
+        return Chunk(pa.nulls(rows, self.schema.field(name).type))
 
     def _finished(self, batch: pa.RecordBatch, name: str) -> Chunk:
         """A stored column as the schema has it."""
         column, type_ = batch.column(name), self.schema.field(name).type
         if pa.types.is_dictionary(type_):
             column = vocab.encode(column, self.dictionaries[name], ordered=type_.ordered)
-        return Chunk.of(column)
+        return Chunk(column)
 
     # --- whole parts --------------------------------------------------------------------------
 
-    def _from_open(self, opened: _Opened, index: int, columns: Sequence[str], meter: Meter) -> list[Chunk]:
-        missing = [name for name in columns if (index, name) not in opened.chunks]
-        found: dict[str, Chunk] = {}
-        if missing:
-            begin = time.perf_counter()
-            new = not self._has_seen(opened.part, index, missing)
-            batch = opened.source.batch(index, missing, verify=new, first_read=new)
-            found = {name: self._finished(batch, name) for name in missing}
-            self._see(opened.part, index, missing)
-            if opened.mapped:
-                opened.chunks.update({(index, name): chunk for name, chunk in found.items()})
-            meter.add(decode_seconds=time.perf_counter() - begin)
-        return [found[name] if name in found else opened.chunks[index, name] for name in columns]
+    def _from_open(
+        self, opened: _Opened, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> list[list[Chunk]]:
+        """Per column, the chunks of these batches."""
+        found = [[opened.chunks[name][index] for index in indices] for name in columns]
+        if all(chunk is not None for chunks in found for chunk in chunks):
+            return found  # type: ignore[return-value]
+        begin = time.perf_counter()
+        for at, index in enumerate(indices):
+            missing = [number for number, chunks in enumerate(found) if chunks[at] is None]
+            if missing:
+                names = [columns[number] for number in missing]
+                new = not self._has_seen(opened.part, index, names)
+                batch = opened.source.batch(index, names, verify=new, first_read=new)
+                self._see(opened.part, index, names)
+                for number in missing:
+                    found[number][at] = self._finished(batch, columns[number])
+                    if opened.mapped:
+                        opened.chunks[columns[number]][index] = found[number][at]
+        meter.add(decode_seconds=time.perf_counter() - begin)
+        return found  # type: ignore[return-value]
 
     def _has_seen(self, one: Part, index: int, columns: Iterable[str]) -> bool:
         bits = _bits(one, index, columns)
@@ -215,15 +244,20 @@ class PartReader:
         with self._lock:
             self._seen[one.digest] = self._seen.get(one.digest, 0) | _bits(one, index, columns)
 
-    def _opened(
-        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
-    ) -> _Opened | None:
-        """The part mapped or in memory; None if ranges of it cost less."""
+    def _known(self, one: Part) -> _Opened | None:
         with self._lock:
             known = self._open.get(one.digest)
             if known is not None:
                 self._open.move_to_end(one.digest)
-                return known
+            return known
+
+    def _opened(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> _Opened | None:
+        """The part mapped or in memory; None if ranges of it cost less."""
+        known = self._known(one)
+        if known is not None:
+            return known
         source = self._source(one, indices, columns, meter)
         if source is None:
             return None
@@ -357,7 +391,16 @@ class _Opened:
     def __init__(self, one: Part, source: part.OpenPart) -> None:
         self.part, self.source = one, source
         self.mapped = one.codec == "none"
-        self.chunks: dict[tuple[int, str], Chunk] = {}
+        self.chunks: dict[str, list[Chunk | None]] = {name: [None] * len(one.batches) for name in one.fields}
+
+
+def _cut(chunks: Mapping[int, Chunk], spans: Sequence[tuple[int, int, int, int]], size: int) -> list[Chunk]:
+    """The rows [start, stop) of each span of record batches [first, end), of `size` rows each."""
+    return [
+        chunks[index].slice(max(start - index * size, 0), min(stop - index * size, chunks[index].rows))
+        for first, end, start, stop in spans
+        for index in range(first, end)
+    ]
 
 
 def _bits(one: Part, index: int, columns: Iterable[str]) -> int:

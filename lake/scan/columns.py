@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +13,7 @@ from lake.parts import Raw, array_of, raw_of
 from lake.scan.gather import Values
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class Columns(NamedTuple):
     """The columns of a batch, in the order of `schema`; `dictionaries` has the values of those that are codes."""
 
     schema: pa.Schema

@@ -23,7 +23,7 @@ from lake.scan.schedule import Schedule, Step, Unit
 
 IDLE_SECONDS: Final = 1.0
 AHEAD: Final = 8  # batches gathered before they are asked for, at most
-AHEAD_BYTES: Final = 32 * 2**20  # and what they take, unless one alone takes more
+AHEAD_BYTES: Final = 8 * 2**20  # and what they take, unless two take more: what the processor's cache holds
 LIVE_BYTES: Final = 32 * 2**20  # of the units loaded, unless two alone take more
 _EXIT_SECONDS: Final = 2.0  # that the end of the process waits for threads
 
@@ -78,7 +78,7 @@ class Crew:
         self._units: dict[Unit, _Unit] = {}
         self._unseen = schedule.units(first)
         self._following: Unit | None = next(self._unseen, None)  # to be loaded when there is room
-        self._ahead = max(1, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
+        self._ahead = max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
         self._wanted, self._threads = threads, list[threading.Thread]()
         self._error: BaseException | None = None
         self._closed = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -52,23 +54,31 @@ def gather(units: Sequence[Rows], pool: Pool, *, own: bool) -> list[Values]:
 
     `own`: fixed-width values are always copied; otherwise they stay where they are if they lie together.
     """
-    columns = zip(*(unit for unit, _, _ in units), strict=True)
-    spans = [(start, stop) for _, start, stop in units]
-    return [_gathered(list(zip(column, spans, strict=True)), pool, own) for column in columns]
+    if len(units) == 1:
+        [(columns, start, stop)] = units
+        return [_one(column, start, stop, pool, own) for column in columns]
+    rows = sum(stop - start for _, start, stop in units)
+    return [_several(number, units, rows, pool) for number in range(len(units[0][0]))]
 
 
-def _gathered(parts: list[tuple[Column, tuple[int, int]]], pool: Pool, own: bool) -> Values:
-    first, span = parts[0]
-    if all(column.fixed for column, _ in parts) and (own or len(parts) > 1 or not first.together(*span)):
-        assert first.fixed is not None
-        out = pool.take(sum(stop - start for _, (start, stop) in parts), first.fixed)
-        at = 0
-        for column, (start, stop) in parts:
-            column.fill(out[at : at + stop - start], start, stop)
-            at += stop - start
-        return out
-    arrays = [column.array(start, stop) for column, (start, stop) in parts]
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+def _one(column: Column, start: int, stop: int, pool: Pool, own: bool) -> Values:
+    if column.fixed is None or (not own and column.together(start, stop)):
+        return column.array(start, stop)
+    out = pool.take(stop - start, column.fixed)
+    column.fill(out, start, stop)
+    return out
+
+
+def _several(number: int, units: Sequence[Rows], rows: int, pool: Pool) -> Values:
+    if any(columns[number].fixed is None for columns, _, _ in units):
+        return pa.concat_arrays([columns[number].array(start, stop) for columns, start, stop in units])
+    width = units[0][0][number].fixed
+    assert width is not None
+    out, at = pool.take(rows, width), 0
+    for columns, start, stop in units:
+        columns[number].fill(out[at : at + stop - start], start, stop)
+        at += stop - start
+    return out
 
 
 def _fixed(chunks: Sequence[Chunk]) -> int | None:
@@ -86,31 +96,32 @@ class _Stored:
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self.fixed = _fixed(chunks)
         self._chunks = chunks
-        self._ends = np.cumsum([len(chunk.array) for chunk in chunks])
+        self._ends = list(accumulate(chunk.rows for chunk in chunks))
 
     def together(self, start: int, stop: int) -> bool:
-        return bool(
-            np.searchsorted(self._ends, start, "right") == np.searchsorted(self._ends, stop - 1, "right")
-        )
+        return stop <= self._ends[bisect_right(self._ends, start)]
 
     def fill(self, out: Raw, start: int, stop: int) -> None:
-        views = [chunk.raw for chunk in self._slices(start, stop) if chunk.raw is not None]
+        views = [
+            chunk.raw[first:last] for chunk, first, last in self._slices(start, stop) if chunk.raw is not None
+        ]
         if len(views) == 1:
             out[...] = views[0]
         else:
             np.concatenate(views, out=out)
 
     def array(self, start: int, stop: int) -> pa.Array:
-        arrays = [chunk.array for chunk in self._slices(start, stop)]
+        arrays = [chunk.array.slice(first, last - first) for chunk, first, last in self._slices(start, stop)]
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
-    def _slices(self, start: int, stop: int) -> list[Chunk]:
-        at = int(np.searchsorted(self._ends, start, "right"))
+    def _slices(self, start: int, stop: int) -> list[tuple[Chunk, int, int]]:
+        """The chunks that have values of [start, stop), and which of their own these are."""
+        at = bisect_right(self._ends, start)
         slices = []
         while start < stop:
-            end = int(self._ends[at])
-            first = end - len(self._chunks[at].array)
-            slices.append(self._chunks[at].slice(start - first, min(stop, end) - first))
+            end = self._ends[at]
+            first = end - self._chunks[at].rows
+            slices.append((self._chunks[at], start - first, min(stop, end) - first))
             start, at = end, at + 1
         return slices
 
@@ -121,8 +132,7 @@ class _PermutedBytes:
     def __init__(self, chunks: Sequence[Chunk], order: Ints, pool: Pool) -> None:
         self.fixed = _fixed(chunks)
         assert self.fixed is not None
-        self._order, self._type = order, chunks[0].array.type
-        self._dictionary = chunks[0].array.dictionary if pa.types.is_dictionary(self._type) else None
+        self._order, self._type, self._dictionary = order, chunks[0].type, chunks[0].dictionary
         views = [chunk.raw for chunk in chunks if chunk.raw is not None]
         if len(views) == 1:
             self._values = views[0]
@@ -139,7 +149,7 @@ class _PermutedBytes:
         )  # "raise" would copy twice
 
     def array(self, start: int, stop: int) -> pa.Array:
-        values = np.take(self._values, self._order[start:stop], axis=0)
+        values = self._values.take(self._order[start:stop], axis=0)
         return array_of(values, self._type, self._dictionary)
 
 

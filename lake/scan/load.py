@@ -41,4 +41,4 @@ class Loader:
             size, rows = int(self._schedule.batch_rows[piece.shard]), int(manifest.rows[piece.shard])
             wanted = [(batch * size, min((batch + 1) * size, rows)) for batch in piece.batches.tolist()]
         with located(snapshot.label, piece.shard):
-            return snapshot.reader.read(manifest.shard(piece.shard), self._columns, wanted, self._meter)
+            return snapshot.reader.read(snapshot.shard(piece.shard), self._columns, wanted, self._meter)

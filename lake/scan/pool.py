@@ -14,13 +14,23 @@ _ALIGN: Final = 64  # what processors and torch like best
 _TRACKED: Final = 32  # buffers of one size that are looked at; others end with their last user
 
 
-def _references(owners: list[np.ndarray], i: int) -> int:
-    return sys.getrefcount(owners[i])
+class _Buffer:
+    """Memory, and the aligned part of it that is handed out."""
+
+    __slots__ = ("memory", "view")
+
+    def __init__(self, size: int) -> None:
+        self.memory = np.empty(size + _ALIGN, np.uint8)
+        start = -self.memory.ctypes.data % _ALIGN
+        self.view = self.memory[start : start + size]
+
+    @property
+    def references(self) -> int:
+        """How many refer to the memory: views of views refer to it, too, not to each other."""
+        return sys.getrefcount(self.memory)
 
 
-_IDLE: Final = _references(
-    [np.empty(0, np.uint8)], 0
-)  # how many references Python counts where there is no user
+_IDLE: Final = _Buffer(0).references  # where there is no user
 
 
 class Pool:
@@ -31,24 +41,31 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[int, list[np.ndarray]] = {}
+        self._buffers: dict[int, list[_Buffer]] = {}
         self._lock = threading.Lock()
 
     def take(self, rows: int, width: int) -> Raw:
         """An array [rows, width] with anything in it."""
         size = rows * width
         with self._lock:
-            owner = self._free(-(-size // _ALIGN) * _ALIGN)
-        start = -owner.ctypes.data % _ALIGN
-        return owner[start : start + size].reshape(rows, width)
+            return self._free(_capacity(size)).view[:size].reshape(rows, width)
 
-    def _free(self, size: int) -> np.ndarray:
-        owners = self._owners.setdefault(size, [])
-        for i in range(len(owners)):
-            if _references(owners, i) == _IDLE:
-                owners.append(owners.pop(i))
-                return owners[-1]
-        if len(owners) == _TRACKED:
-            del owners[0]
-        owners.append(np.empty(size + _ALIGN, np.uint8))
-        return owners[-1]
+    def _free(self, size: int) -> _Buffer:
+        buffers = self._buffers.setdefault(size, [])
+        for buffer in buffers:  # always the same ones first: they are in the processor's cache
+            if buffer.references == _IDLE:
+                return buffer
+        if len(buffers) == _TRACKED:
+            del buffers[0]
+        buffers.append(_Buffer(size))
+        return buffers[-1]
+
+
+def _capacity(size: int) -> int:
+    """The size of buffer for so many bytes: few different ones, and at most an eighth too large.
+
+    >>> _capacity(1000), _capacity(1 << 20), _capacity((1 << 20) + 1)
+    (1024, 1048576, 1179648)
+    """
+    step = max(_ALIGN, 1 << max(0, size.bit_length() - 4))
+    return -(-size // step) * step

@@ -341,7 +341,8 @@ class _Iteration(Generic[Item]):
             columns = mapped(columns)
         item = self._render(columns)
         self._mark.done = step.number + 1
-        self._meter.add(batches=1, rows=columns.rows)
+        self._meter.batches += 1  # only here, in the consumer's thread
+        self._meter.rows += columns.rows
         return item
 
     def close(self) -> None:

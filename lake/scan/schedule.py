@@ -6,6 +6,7 @@ a few record batches of a shard where they come as they are stored, so that the 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -50,20 +51,27 @@ class Schedule:
         self.plan = plan
         self._unit_bytes = unit_bytes
         self._edges = lru_cache(maxsize=256)(self._edges_of)
+        self._row_bytes = lru_cache(maxsize=256)(self._row_bytes_of)
         share = plan.share
         self._round = share.batch_size * share.world_size
         self._tail_ends = np.cumsum(share.tail)
+        self._whole = (
+            share.full if share.partitions.count == 1 else 0
+        )  # batches that are one run of batch_size
+        self._block = (0, 0, 0)  # the block that was looked at last: number, first place, end
 
     def steps(self, first: int = 0, stop: int | None = None) -> Iterator[Step]:
         """The steps with the numbers [first, stop)."""
+        share = self.plan.share
+        size, offset = share.batch_size, share.start + share.slot * share.batch_size
         for number in range(first, len(self.plan) if stop is None else stop):
-            batch = self.plan.batch(number)
-            takes = tuple(
-                take
-                for block, start, stop in self.plan.slices(number)
-                for take in self._takes(block, start, stop)
-            )
-            yield Step(number, takes, batch.rows, batch.pads)
+            if number < self._whole:
+                place = offset + number * self._round
+                yield Step(number, tuple(self._takes(place, place + size)), size, 0)
+            else:
+                batch = self.plan.batch(number)
+                takes = tuple(take for start, stop in batch.runs for take in self._takes(start, stop))
+                yield Step(number, takes, batch.rows, batch.pads)
 
     def units(self, first: int = 0) -> Iterator[Unit]:
         """The units of the steps from number `first` on, in the order of first need.
@@ -92,10 +100,12 @@ class Schedule:
 
     def bytes(self, unit: Unit) -> int:
         """What a unit takes decoded, about."""
+        return int((unit.stop - unit.start) * self._row_bytes(unit.block))
+
+    def _row_bytes_of(self, block: int) -> float:
         order = self.plan.order
-        visit = order.shards(unit.block)
-        rows, raw = int(order.layout.rows[visit].sum()), int(order.layout.raw_bytes[visit].sum())
-        return (unit.stop - unit.start) * raw // max(1, rows)
+        shards = order.shards(block)
+        return float(order.layout.raw_bytes[shards].sum() / max(1, order.layout.rows[shards].sum()))
 
     def pieces(self, unit: Unit) -> tuple[tuple[Piece, ...], Ints | None]:
         """What a unit's block reads, and the order in which the rows of its pieces come out; None: as they lie.
@@ -112,21 +122,30 @@ class Schedule:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _takes(self, block: int, start: int, stop: int) -> Iterator[Take]:
-        edges = self._edges(block)
-        at = int(np.searchsorted(edges, start, "right")) - 1
+    def _takes(self, start: int, stop: int) -> Iterator[Take]:
+        """What the places [start, stop) of the order are, in units."""
         while start < stop:
-            first, end = int(edges[at]), int(edges[at + 1])
-            size = min(stop, end) - start
-            yield Take(Unit(block, first, end), start - first, start - first + size)
-            start, at = start + size, at + 1
+            block, begin, end = self._block
+            if not begin <= start < end:
+                block, offset = self.plan.order.locate(start)
+                begin, end = start - offset, int(self.plan.order.starts[block + 1])
+                self._block = block, begin, end
+            edges, until = self._edges(block), min(stop, end) - begin
+            first = start - begin
+            at = bisect_right(edges, first) - 1
+            while first < until:
+                unit = Unit(block, edges[at], edges[at + 1])
+                last = min(until, unit.stop)
+                yield Take(unit, first - unit.start, last - unit.start)
+                first, at = last, at + 1
+            start = begin + until
 
-    def _edges_of(self, block: int) -> Ints:
+    def _edges_of(self, block: int) -> list[int]:
         """Where the units of a block begin, and its end."""
         order = self.plan.order
         count = int(order.starts[block + 1] - order.starts[block])
         if order.shuffle:
-            return np.array([0, count])
+            return [0, count]
         [piece] = order.block(block).pieces
         layout = order.layout
         size = int(layout.batch_rows[piece.shard])
@@ -137,7 +156,7 @@ class Schedule:
         if piece.rows is not None:
             edges = np.searchsorted(piece.rows, edges)
         inside = np.unique(edges[(edges > 0) & (edges < count)])
-        return np.concatenate([[0], inside, [count]])
+        return [0, *inside.tolist(), count]
 
     def _last(self, start: int, stop: int) -> int:
         """The number of the round that takes the last of the places [start, stop), of those of each partition."""

@@ -61,7 +61,7 @@ def count(snapshot: Snapshot, condition: Condition) -> int:
 
 def mask(snapshot: Snapshot, condition: Condition, number: int, meter: Meter) -> Mask:
     """Which rows of a shard meet the condition."""
-    shard, names = snapshot.manifest.shard(number), list(condition.columns)
+    shard, names = snapshot.shard(number), list(condition.columns)
     if not names:
         return condition.mask(pa.record_batch({"": pa.nulls(shard.rows)}))
     with located(snapshot.label, number):

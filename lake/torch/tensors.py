@@ -12,9 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,8 @@ import torch
 from lake.errors import SchemaError
 from lake.parts import Raw, raw_of
 from lake.scan.columns import Columns, numbers, shape_of
+
+_OfBytes: TypeAlias = Callable[[Raw], torch.Tensor]
 
 Ragged = Literal["nested", "values", "pad"]
 Binary = Literal["list", "values"]
@@ -51,6 +53,8 @@ class Tensors:
 
     def __init__(self, form: Form, *, key: str | None = None) -> None:
         self._form, self._key = form, key
+        self._schema: pa.Schema | None = None
+        self._of_bytes: list[_OfBytes | None] = []
 
     def __call__(self, columns: Columns) -> dict[str, Any]:
         """The columns as tensors, in the batch's order.
@@ -58,26 +62,22 @@ class Tensors:
         Raises:
             SchemaError: a null in a column that becomes a tensor, and no value to stand for it.
         """
+        if columns.schema is not self._schema:
+            self._schema, self._names = columns.schema, columns.schema.names
+            self._of_bytes = [_of_bytes(field.type) for field in columns.schema]
         found: dict[str, Any] = {}
-        for number, name in enumerate(columns.schema.names):
-            values, type_ = columns.values[number], columns.schema.field(number).type
+        for number, name in enumerate(self._names):
+            values = columns.values[number]
             if isinstance(values, np.ndarray):
-                found[name] = self._of_bytes(columns, number, type_)
+                convert = self._of_bytes[number]
+                found[name] = columns.array(number) if convert is None else convert(values)
                 continue
-            value = self._of_array(self._filled(columns, number, type_))
+            value = self._of_array(self._filled(columns, number, columns.schema.field(number).type))
             if isinstance(value, _Padded):
                 found[name], found[f"{name}_length"] = value.values, value.lengths
             else:
                 found[name] = value
         return found
-
-    def _of_bytes(self, columns: Columns, number: int, type_: pa.DataType) -> Any:
-        """A tensor over bytes that are the caller's; the Arrow array where there is no such tensor."""
-        array = numbers(columns.values[number], type_)
-        if array is None:
-            return columns.array(number)
-        tensor = torch.from_numpy(array)
-        return tensor.long() if pa.types.is_dictionary(type_) else tensor
 
     def _of_array(self, array: pa.Array) -> Any:
         type_ = array.type
@@ -159,6 +159,22 @@ class Tensors:
         if _is_list(type_):
             return shape_of(type_.value_type) is not None or pa.types.is_boolean(type_.value_type)
         return _is_text(type_) and self._form.binary == "values"
+
+
+def _of_bytes(type_: pa.DataType) -> _OfBytes | None:
+    """What makes a tensor over bytes that are the caller's; None where there is no such tensor."""
+    shape = shape_of(type_)
+    if shape is None:
+        return None
+    if shape[2] is not None:  # axes change place
+        return lambda raw: torch.from_numpy(numbers(raw, type_))
+    dtype, stored, coded = shape[0], shape[1], pa.types.is_dictionary(type_)
+
+    def convert(raw: Raw) -> torch.Tensor:
+        tensor = torch.from_numpy(raw.view(dtype).reshape(len(raw), *stored))
+        return tensor.long() if coded else tensor
+
+    return convert
 
 
 @dataclass(frozen=True, slots=True)
