@@ -30,6 +30,20 @@ from lake.errors import (
 )
 
 if typing.TYPE_CHECKING:
+    from lake.pipeline import (
+        Pipeline,
+        PipelinePlan,
+        choice,
+        concat,
+        from_iterable,
+        mix,
+        random_stream,
+        seeded,
+        seeded_rng,
+        select,
+        zip,
+        zip_with,
+    )
     from lake.plan import merge_states
     from lake.repo import Dataset, Lake, open
     from lake.snapshot import Version
@@ -49,22 +63,46 @@ __all__ = [
     "LakeError",
     "NotFoundError",
     "NotReproducibleError",
+    "Pipeline",
+    "PipelinePlan",
     "SchemaError",
     "StoreError",
     "Version",
     "VersionExpired",
+    "choice",
+    "concat",
+    "from_iterable",
     "merge_states",
+    "mix",
     "open",
+    "random_stream",
+    "seeded",
+    "seeded_rng",
+    "select",
+    "zip",
+    "zip_with",
 ]
 
 _HOMES = {
     "Dataset": "lake.repo",
     "Lake": "lake.repo",
+    "Pipeline": "lake.pipeline",
+    "PipelinePlan": "lake.pipeline",
     "Version": "lake.snapshot",
+    "choice": "lake.pipeline",
+    "concat": "lake.pipeline",
+    "from_iterable": "lake.pipeline",
     "merge_states": "lake.plan",
+    "mix": "lake.pipeline",
     "open": "lake.repo",
+    "random_stream": "lake.pipeline",
+    "seeded": "lake.pipeline",
+    "seeded_rng": "lake.pipeline",
+    "select": "lake.pipeline",
+    "zip": "lake.pipeline",
+    "zip_with": "lake.pipeline",
 }
-_MODULES = frozenset({"torch"})
+_MODULES = frozenset({"codecs", "torch"})
 
 
 if not typing.TYPE_CHECKING:  # a type checker reads the imports above, and refuses other names

@@ -40,8 +40,10 @@ from lake.format import names
 from lake.format.values import LogEntry
 from lake.gc import GcReport
 from lake.pull import Pulled, pull
+from lake.pipeline import Pipeline
 from lake.refs import Refs
 from lake.repair import Repair
+from lake.samples import Samples
 from lake.scan import Scan
 from lake.snapshot import Snapshot, Version
 from lake.stores import Store
@@ -689,6 +691,16 @@ class Dataset:
             SchemaError: the format has no way to write a column.
         """
         export(self.snapshot, path, format, columns=columns, progress=self.lake.progress)
+
+    def samples(
+        self, *, columns: Sequence[str] | None = None, where: Any = None, prefetch: int | None = None
+    ) -> Pipeline:
+        """A pipeline of `(key, {field: value})`, one for each row; without a key its number stands for it.
+
+        `prefetch`: rows that are decoded ahead, about; None: some MB. See `lake.pipeline.Pipeline` for what
+        can be done with it.
+        """
+        return Pipeline(Samples.of(self.snapshot, columns, where, prefetch))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().to_reader().__arrow_c_stream__(requested_schema)

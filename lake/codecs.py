@@ -1,0 +1,86 @@
+"""Bytes of files as values: plain functions, for `decode(jpg="image")` or `map`.
+
+What needs another package imports it when it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json as _json
+from typing import Any
+
+import numpy as np
+
+__all__ = ["audio", "csv", "image", "json", "npy", "text"]
+
+
+def image(data: bytes, *, mode: str | None = "RGB") -> np.ndarray[Any, np.dtype[Any]]:
+    """An image as an array of its own, [height, width, channels] of uint8 (`mode="L"`: [height, width]).
+
+    `mode` is one of Pillow's; None keeps the file's. A picture that its camera held turned is turned back.
+
+    Raises:
+        ValueError: the bytes are no image.
+    """
+    pillow, ops = _needed("PIL.Image", "image", "Pillow"), _needed("PIL.ImageOps", "image", "Pillow")
+    try:
+        with pillow.open(io.BytesIO(data)) as opened:
+            turned = ops.exif_transpose(opened)
+            return np.array(turned if mode is None or turned.mode == mode else turned.convert(mode))
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"no image that Pillow can read: {error}") from error
+
+
+def audio(data: bytes) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
+    """A recording as float32 [channels, frames] within -1 and 1, and its sample rate.
+
+    Raises:
+        ValueError: the bytes are no recording.
+    """
+    soundfile = _needed("soundfile", "audio", "soundfile")
+    try:
+        frames, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise ValueError(f"no recording that libsndfile can read: {error}") from error
+    return np.ascontiguousarray(frames.T), int(rate)
+
+
+def text(data: bytes | str) -> str:
+    """UTF-8 as a string, without a byte order mark."""
+    return data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
+
+
+def json(data: bytes | str) -> Any:
+    """What a JSON document says."""
+    return _json.loads(text(data))
+
+
+def csv(data: bytes | str) -> list[dict[str, Any]]:
+    """The rows of a CSV file with a header, each a dict; columns of numbers, dates and such are that."""
+    import pyarrow as pa
+    import pyarrow.csv
+
+    content = text(data).encode()
+    if not content.strip():
+        return []
+    try:
+        rows: list[dict[str, Any]] = pyarrow.csv.read_csv(io.BytesIO(content)).to_pylist()
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"no CSV: {error}") from error
+    return rows
+
+
+def npy(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
+    """An array that `numpy.save` wrote; nothing is unpickled."""
+    found: np.ndarray[Any, np.dtype[Any]] = np.load(io.BytesIO(data), allow_pickle=False)
+    return found
+
+
+def _needed(module: str, extra: str, package: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"lake.codecs.{extra} needs {package}: pip install 'lakeshard[{extra}]'", name=module
+        ) from error

@@ -1,0 +1,40 @@
+"""The results of a call, one by one, in the thread that asks."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Protocol
+
+from lake.pipeline.call import Call
+from lake.pipeline.node import StageMeter
+from lake.pipeline.stage import Over, Stage
+
+
+class Caller(Stage, Protocol):
+    """Results one by one. `item` is the one that the last result was made of."""
+
+    item: Any
+
+
+class Inline(Over, Caller):
+    """Calls in the thread that asks."""
+
+    def __init__(self, source: Stage, call: Call, depth: int, meter: StageMeter) -> None:
+        super().__init__(source)
+        self.item: Any = None
+        self._call, self._meter = call, meter
+        self._simple, self._applied = call.simple(), call.applied(depth)
+
+    def next(self) -> Any:
+        source, simple, meter = self._source, self._simple, self._meter
+        while True:
+            self.item = item = source.next()
+            begun = perf_counter()
+            try:
+                made = self._applied(item, source.tag()) if simple is None else simple(item)
+            except Exception as error:
+                self._call.failed(error, item, meter)
+                continue
+            meter.seconds += perf_counter() - begun
+            meter.items += 1
+            return made

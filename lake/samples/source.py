@@ -1,0 +1,252 @@
+"""The rows of a version as the first node of a pipeline, and what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+
+from lake import plan
+from lake.pipeline.node import FREE, Counts, Node, RowShuffle, Run, short
+from lake.pipeline.stage import Stage
+from lake.plan.permutation import Ints
+from lake.samples.values import values
+from lake.scan import Scan
+from lake.snapshot import Snapshot
+from lake.where import condition
+
+BATCH_BYTES: Final = 2 * 2**20  # decoded, of the rows that are made samples together
+BATCH_ROWS: Final = 1024  # of them, at most
+_SPREAD: Final = 8  # batches that a scan reads ahead
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Node):
+    """Items `(key, {field: value})`, one for each row; without a key the row's number stands for it."""
+
+    name: ClassVar[str] = "samples"
+    snapshot: Snapshot
+    columns: tuple[str, ...] | None
+    where: Any
+    prefetch: int | None = field(default=None, metadata=FREE)
+    order: RowShuffle | None = None
+
+    @classmethod
+    def of(
+        cls, snapshot: Snapshot, columns: Sequence[str] | None, where: Any, prefetch: int | None
+    ) -> Samples:
+        """The samples asked for.
+
+        Raises:
+            ValueError: unknown columns, or a condition that does not fit.
+        """
+        if isinstance(columns, str):
+            raise TypeError(f"columns are a list of names: [{columns!r}]")
+        if prefetch is not None and prefetch < 1:
+            raise ValueError(f"prefetch is how many rows are decoded ahead, at least 1: {prefetch}")
+        samples = cls(snapshot, None if columns is None else tuple(columns), where, prefetch)
+        samples.unread(0)
+        return samples
+
+    @property
+    def label(self) -> str:
+        return f"samples({self.snapshot.name})"
+
+    @property
+    def outline(self) -> str:
+        facts = {"version": self.snapshot.version}
+        if self.columns is not None:
+            facts["columns"] = short(",".join(self.columns))
+        if self.where is not None:
+            facts["where"] = short(self._where)
+        if self.order is not None:
+            size = "full" if self.order.buffer is None else self.order.buffer
+            facts["shuffle"] = f"{size} {self.order.seed}"
+        return f"samples({self.snapshot.name}, {', '.join(f'{name}={said}' for name, said in facts.items())})"
+
+    def open(self, run: Run) -> Stage:
+        return _Rows(self, run)
+
+    def count(self, counts: Counts, epoch: int) -> float:
+        if self.where is None:
+            return self.snapshot.document.rows
+        return self.scan(epoch).rows
+
+    def shuffled(self, shuffle: RowShuffle) -> Node:
+        return Samples(self.snapshot, self.columns, self.where, self.prefetch, shuffle)
+
+    def plan(self) -> plan.Plan:
+        return self.scan(0).check()
+
+    def version(self) -> tuple[str, int, str]:
+        return self.snapshot.name, self.snapshot.entry.seq, self.snapshot.version
+
+    def facts(self) -> Mapping[str, Any]:
+        return {
+            "data": self.snapshot.document.data,
+            "columns": list(self.fields),
+            "where": None if self.where is None else self._where,
+            "order": self.order,
+        }
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a sample, which the key is none of."""
+        document = self.snapshot.document
+        names = document.schema.names if self.columns is None else self.columns
+        return tuple([name for name in names if name != document.key])
+
+    def scan(self, epoch: int) -> Scan:
+        """The rows of an epoch as batches, at its beginning; those that meet a condition are found once."""
+        scan = self.unread(epoch)
+        if self.where is not None:
+            found = self.__dict__.get("_selection")
+            if found is None:
+                self.__dict__["_selection"] = scan._selection
+            else:
+                scan._selection = found
+        return scan
+
+    def unread(self, epoch: int) -> Scan:
+        """The same, though nothing was read for a condition."""
+        key, read = self.snapshot.document.key, list(self.fields)
+        if key is not None:
+            read.append(key)
+        if not read:
+            raise ValueError(f"{self.snapshot.name!r} has no key: samples() of no columns would be empty")
+        order = self.order
+        shuffled: dict[str, Any] = {}
+        if order is not None:
+            shuffle = "full" if order.buffer is None else True
+            shuffled = {"shuffle": shuffle, "seed": order.seed.value, "shuffle_window": self._window}
+        return Scan(
+            self.snapshot,
+            columns=read,
+            where=self.where,
+            batch_size=self._batch_size(read),
+            epoch=epoch,
+            **shuffled,
+        )
+
+    @cached_property
+    def _where(self) -> str:
+        return condition(self.where, self.snapshot.document.schema).text
+
+    @cached_property
+    def _window(self) -> int:
+        """Shards that have as many rows as are to be mixed."""
+        assert self.order is not None
+        document = self.snapshot.document
+        asked = (self.order.buffer or 0) * document.shards
+        return max(plan.DEFAULT_WINDOW, -(-asked // max(1, document.rows)))
+
+    def _batch_size(self, columns: Sequence[str]) -> int:
+        if self.prefetch is not None:
+            return max(1, min(BATCH_ROWS, self.prefetch // _SPREAD))
+        document = self.snapshot.document
+        raw = int(self.snapshot.manifest.sizes(columns)[1].sum())
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * document.rows // max(1, raw)))
+
+
+class _Rows:
+    """Samples one by one, made a batch at a time. The position is the scan's, to the row."""
+
+    def __init__(self, node: Samples, run: Run) -> None:
+        self._node, self._run = node, run
+        self._scan = node.scan(run.epoch)
+        self._start = self._scan.state_dict()  # of this epoch's rows, before the first that is read
+        self._key = node.snapshot.document.key
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._samples: list[tuple[Any, dict[str, Any]]] = []
+        self._place = 0  # in the batch
+        self._before, self._number = int(self._start["rows"]), 0  # rows and batches before this one
+        self._numbers: list[int] | None = None  # of the batch's rows in the version
+        self._is_over = False
+        self._planned: plan.EpochPlan | None = None
+        self._block: tuple[int, Ints] = (-1, np.empty(0, np.int64))
+
+    def next(self) -> Any:
+        while True:
+            try:
+                sample = self._samples[self._place]
+            except IndexError:
+                self._turn()
+            else:
+                self._place += 1
+                return sample
+
+    def state(self) -> Any:
+        return {**self._start, "rows": self._before + self._place}
+
+    def restore(self, state: Any) -> None:
+        self._scan.load_state_dict(state)
+        self._start, self._before = dict(state), int(state["rows"])
+
+    def tag(self) -> Any:
+        if self._numbers is None:
+            self._numbers = self._rows_of(self._number - 1).tolist()
+        return self._run.epoch, self._numbers[self._place - 1]
+
+    def close(self) -> None:
+        self._run.reading.end(self)
+        self._batches, self._samples, self._is_over = None, [], True
+        self._before += self._place
+        self._place = 0
+        self._scan._end()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        """Make the samples of the next batch.
+
+        Raises:
+            StopIteration: there is none.
+        """
+        if self._is_over:
+            raise StopIteration
+        if self._batches is None:
+            self._batches = iter(self._scan)
+            self._run.reading.begin(self, self._scan.metrics)
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._is_over = True
+            raise
+        self._before += len(self._samples)
+        self._place, self._numbers = 0, None
+        self._number += 1
+        self._samples = self._made(batch)
+
+    def _made(self, batch: pa.RecordBatch) -> list[tuple[Any, dict[str, Any]]]:
+        schema, names = batch.schema, self._node.fields
+        columns = [values(batch.column(name), schema.field(name)) for name in names]
+        if self._key is not None:
+            keys = values(batch.column(self._key), schema.field(self._key))
+        else:
+            keys = self._numbers = self._rows_of(self._number - 1).tolist()
+        if len(names) == 1:
+            [name], [column] = names, columns
+            return [(key, {name: value}) for key, value in zip(keys, column, strict=True)]
+        rows = zip(*columns, strict=True) if columns else [()] * len(keys)
+        return [(key, dict(zip(names, row, strict=True))) for key, row in zip(keys, rows, strict=True)]
+
+    def _rows_of(self, number: int) -> Ints:
+        """The numbers in the version of the rows of a batch."""
+        if self._planned is None:
+            self._planned = self._scan._planned(self._run.epoch, int(self._start["rows"]))
+        starts = self._node.snapshot.manifest.starts
+        found = [np.empty(0, np.int64)]
+        for block, start, stop in self._planned.slices(number):
+            found.append(self._numbers_of(block, starts)[start:stop])
+        return np.concatenate(found)
+
+    def _numbers_of(self, block: int, starts: Ints) -> Ints:
+        assert self._planned is not None
+        if self._block[0] != block:
+            shards, rows = self._planned.order.block_rows(block)
+            self._block = block, starts[shards] + rows
+        return self._block[1]
