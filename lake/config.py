@@ -165,6 +165,12 @@ def user_config() -> Path:
     return platformdirs.user_config_path("lake", appauthor=False) / "config.toml"
 
 
+def project_config() -> Path:
+    """The nearest `lake.toml` at or above the working directory; if there is none, where it would be made: there."""
+    here = Path.cwd()
+    return next((p for d in (here, *here.parents) if (p := d / CONFIG_NAME).is_file()), here / CONFIG_NAME)
+
+
 def write_config(path: str | os.PathLike[str], **settings: Any) -> None:
     """Set these keys in the TOML file, creating it where needed; its other lines, comments included, stay.
 
@@ -207,10 +213,8 @@ def _layers(given: Mapping[str, Any]) -> Iterator[_Layer]:
     yield {name: _Found(value, "argument") for name, value in given.items() if value is not None}
     variables = {name: f"LAKE_{name.upper()}" for name in _CHECKS}
     yield {name: _Found(os.environ[v], v) for name, v in variables.items() if os.environ.get(v)}
-    here = Path.cwd()
-    nearest = next((p for d in (here, *here.parents) if (p := d / CONFIG_NAME).is_file()), None)
-    for path in (nearest, user_config()):
-        if path is not None and path.is_file():
+    for path in (project_config(), user_config()):
+        if path.is_file():
             yield {name: _Found(value, str(path)) for name, value in _anchored(path).items()}
     if account := os.environ.get("R2_ACCOUNT_ID"):
         endpoint = f"https://{account}.r2.cloudflarestorage.com"

@@ -228,16 +228,16 @@ class Lake:
 
     # --- history ------------------------------------------------------------------------------
 
-    def tag(self, reference: Reference, tag: str, *, message: str | None = None) -> None:
+    def tag(self, reference: Reference, tag: str, *, message: str | None = None) -> Version:
         """Give a version (of a plain name: the head) an immutable name, which also keeps it from expiring.
 
         Raises:
             ConflictError: the dataset has this tag on another version.
         """
         name, entry = self._head_or(reference)
-        history.tag(
-            self.refs, name, entry, tag, Signature.of(None, message), single_writer=self.single_writer
-        )
+        signature = Signature.of(None, message)
+        history.tag(self.refs, name, entry, tag, signature, single_writer=self.single_writer)
+        return self._version(name, entry)
 
     def untag(self, name: Reference, tag: str) -> None:
         """Take a tag away.

@@ -17,7 +17,21 @@ from lake.jsonable import jsonable
 Row = Mapping[str, Any]
 
 _DIGITS: Final = 12  # of a digest, where people read it
-_BYTES: Final = frozenset({"bytes", "raw_bytes", "bytes_new", "bytes_reused", "cache_used", "cache_budget"})
+_BYTES: Final = frozenset(
+    [
+        "bytes",
+        "raw_bytes",
+        "bytes_new",
+        "bytes_reused",
+        "bytes_fetched",
+        "freed_bytes",
+        "cache_used",
+        "cache_budget",
+        "resident_bytes",
+        "fetch_bytes",
+        "memory_bytes",
+    ]
+)
 _DIGESTS: Final = frozenset({"version", "data", "parent", "id"})
 _CELL: Final = 60  # characters of a cell, on a terminal
 
