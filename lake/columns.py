@@ -192,7 +192,7 @@ def _columns(work: Work, shard: Shard, names: Sequence[str], wanted: pa.Schema) 
     """All values of these columns of a shard, in the types that `wanted` has for them."""
     if not names:
         return {}
-    [batch] = plain_batches(stored_rows(work.reader, shard, np.arange(shard.rows), names))
+    [batch] = plain_batches(stored_rows(work.reader, shard, names))
     found = schema.conform(batch, pa.schema([wanted.field(name).with_nullable(True) for name in names]))
     return dict(zip(names, found.columns, strict=True))
 
@@ -264,7 +264,7 @@ class _New:
         """The rows of a shard that have one of the keys, and where it is."""
         if not self._may_be_in(shard):
             return _NO_HITS
-        table = stored_rows(work.reader, shard, np.arange(shard.rows), [str(self.key)])
+        table = stored_rows(work.reader, shard, [str(self.key)])
         return self._find(table.column(0).combine_chunks())
 
     def values(self, at: Ints) -> pa.RecordBatch:

@@ -185,7 +185,7 @@ class _Made:
         if names:
             widened = replace(self._work.document, schema=schema.stored_schema(self.head.schema))
             reader = PartReader(self._work.refs, widened, self._work.reader.cache)
-            for batch in stored_rows(reader, shard, np.arange(shard.rows), names).to_batches():
+            for batch in stored_rows(reader, shard, names).to_batches():
                 self._vocab.add(batch)
 
     def vocabulary(self) -> dict[str, list[Any]]:

@@ -230,7 +230,7 @@ def each(
 
 def rewrite(work: Work, shard: Shard, rows: np.ndarray, first: int, bar: Bar) -> Shard:
     """The shard with only these of its rows; `first`: the number of its first row in the version."""
-    chunks = tuple(stored_rows(work.reader, shard, rows, work.writer.stored.names).to_batches())
+    chunks = tuple(stored_rows(work.reader, shard, work.writer.stored.names, rows).to_batches())
     bits = sum(int(cuts.row_bits(chunk).sum()) for chunk in chunks)
     last = chunks[-1].slice(chunks[-1].num_rows - 1)
     cut = int(cuts.row_hashes(last, work.document.key, first + len(rows) - 1)[0])
@@ -252,17 +252,19 @@ def matches(reader: PartReader, shard: Shard, test: Condition) -> np.ndarray:
     """Which rows of a shard meet a condition, as a mask."""
     if not test.columns:
         return np.asarray(test.mask(pa.RecordBatch.from_pydict({"": pa.nulls(shard.rows)})))
-    table = reader.rows(shard, np.arange(shard.rows), test.columns)
+    table = reader.table(reader.read(shard, test.columns, [(0, shard.rows)]), test.columns)
     return np.concatenate([test.mask(batch) for batch in table.to_batches()])
 
 
-def stored_rows(reader: PartReader, shard: Shard, rows: np.ndarray, columns: Sequence[str]) -> pa.Table:
-    """These rows of a shard as parts hold them: dictionary columns as their values, absent columns null."""
+def stored_rows(
+    reader: PartReader, shard: Shard, columns: Sequence[str], rows: np.ndarray | None = None
+) -> pa.Table:
+    """A shard, or these of its rows, as parts hold them: dictionary columns as their values, absent ones null."""
     stored = schema.stored_schema(
         pa.schema([reader.schema.field(name) for name in columns], reader.schema.metadata)
     )
-    batches = [schema.conform(batch, stored) for batch in reader.rows(shard, rows, columns).to_batches()]
-    return pa.Table.from_batches(batches, stored)
+    found = reader.table(reader.read(shard, columns, [(0, shard.rows)] if rows is None else rows), columns)
+    return pa.Table.from_batches([schema.conform(batch, stored) for batch in found.to_batches()], stored)
 
 
 def plain_batches(table: pa.Table) -> list[pa.RecordBatch]:
@@ -273,6 +275,4 @@ def plain_batches(table: pa.Table) -> list[pa.RecordBatch]:
 
 def _stored_batches(work: Work) -> Iterator[pa.RecordBatch]:
     for shard in work.shards:
-        yield from stored_rows(
-            work.reader, shard, np.arange(shard.rows), work.writer.stored.names
-        ).to_batches()
+        yield from stored_rows(work.reader, shard, work.writer.stored.names).to_batches()

@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -29,13 +30,14 @@ from lake.format.values import Shard
 from lake.guard import Guard
 
 _ANSWER = "columns"
-_HELD = (FunctionType, bool, int, float, str, bytes, tuple)  # globals that tell functions apart
+_PLAIN = (bool, int, float, str, bytes, tuple)
 
 
 def call_token(function: Callable[..., Any], *arguments: Any) -> str | None:
     """What tells a call of a function from others; None where that cannot be said.
 
-    The code counts, that of the functions that it calls by name too, and whatever values it holds on to.
+    The code counts, that of the functions that it calls by name in its own package, of its object's class too,
+    and whatever values it holds on to.
     """
     try:
         held = cloudpickle.dumps(_nature(function, set()))
@@ -45,19 +47,47 @@ def call_token(function: Callable[..., Any], *arguments: Any) -> str | None:
 
 
 def _nature(value: Any, seen: set[int]) -> Any:
-    """A function as plain values: equal for equal code, globals, defaults and closure; other values as they are."""
+    """A callable as plain values: equal for equal code, globals, defaults, closure and state."""
+    if isinstance(value, FunctionType):
+        return _function(value, seen)
+    if isinstance(value, partial):
+        return _nature(value.func, seen), value.args, value.keywords
     if isinstance(value, MethodType):
-        return _nature(value.__func__, seen), value.__self__
-    if not isinstance(value, FunctionType):
-        return value
-    if id(value) in seen:
-        return value.__qualname__
-    seen.add(id(value))
-    named = {name: value.__globals__.get(name) for name in _names(value.__code__)}
-    used = [(name, _nature(found, seen)) for name, found in named.items() if isinstance(found, _HELD)]
-    closure = [_nature(cell.cell_contents, seen) for cell in value.__closure__ or ()]
-    held = value.__defaults__, value.__kwdefaults__, closure, used
-    return value.__module__, value.__qualname__, _instructions(value.__code__), held
+        return value.__func__.__qualname__, _nature(value.__self__, seen)
+    kinds = value.__mro__ if isinstance(value, type) else type(value).__mro__
+    mine = [kind for kind in kinds if _package(kind) == _package(kinds[0])]
+    found = [each for kind in mine for each in vars(kind).values() if isinstance(each, FunctionType)]
+    return [_function(each, seen) for each in found], value
+
+
+def _function(function: FunctionType, seen: set[int]) -> Any:
+    name = function.__module__, function.__qualname__
+    if id(function) in seen:
+        return name
+    seen.add(id(function))
+    named = {each: function.__globals__.get(each) for each in _names(function.__code__)}
+    used = [(each, _used(value, function, seen)) for each, value in named.items() if value is not None]
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    closure = [_function(each, seen) if isinstance(each, FunctionType) else each for each in cells]
+    return (
+        name,
+        _instructions(function.__code__),
+        function.__defaults__,
+        function.__kwdefaults__,
+        closure,
+        used,
+    )
+
+
+def _used(value: Any, function: FunctionType, seen: set[int]) -> Any:
+    """A global as far as it tells functions apart: plain values, code of the same package, else only its name."""
+    if isinstance(value, FunctionType) and _package(value) == _package(function):
+        return _function(value, seen)
+    return value if isinstance(value, _PLAIN) else getattr(value, "__qualname__", None)
+
+
+def _package(value: Any) -> str:
+    return str(value.__module__).partition(".")[0]
 
 
 def _names(code: CodeType) -> list[str]:
