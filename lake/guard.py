@@ -68,8 +68,9 @@ class Guard:
         self._secured: set[str] = set()  # base keys of those whose bytes are not at hand
         self._condemned: frozenset[str] = frozenset()
         self._highest: dict[str, int] = {}  # stem -> generation of it that is condemned
-        self._read_at = 0.0
-        self._read_lists()
+        self._checked_at = (
+            self._read_lists()
+        )  # when the lists were read by which everything relied on is judged
 
     # --- looking up and writing ---------------------------------------------------------------
 
@@ -114,7 +115,7 @@ class Guard:
             VersionExpired: something secured was.
         """
         with self.store.root_lease():
-            while self.store.now() - self._read_at > self.grace / 2:
+            while self.store.now() - self._checked_at > self.grace / 2:
                 self._look_again()
             yield
 
@@ -167,8 +168,9 @@ class Guard:
         condemned = self._highest.get(names.stem(keys(0)), -1)
         return max([condemned, *(names.generation_of(copy.key) for copy in copies)]) + 1
 
-    def _read_lists(self) -> None:
-        self._read_at = self.store.now()
+    def _read_lists(self) -> float:
+        """Read every list there is; the time at which that began."""
+        began = self.store.now()
         listed: set[str] = set()
         for found in self.store.list(names.CONDEMNED):
             listed.update(read_list(self.store, found.key))
@@ -177,9 +179,10 @@ class Guard:
         for key in listed:
             stem = names.stem(key)
             self._highest[stem] = max(self._highest.get(stem, 0), names.generation_of(key))
+        return began
 
     def _look_again(self) -> None:
-        self._read_lists()
+        began = self._read_lists()
         with self._lock:
             relied = list(self._relied.values())
         own = [keys for keys in relied if keys(0) not in self._secured]
@@ -188,6 +191,7 @@ class Guard:
         except VersionExpired as error:
             raise ConflictError(f"{error} Repeating the commit writes it again.", retryable=True) from error
         self._look_up([keys for keys in relied if keys(0) in self._secured])
+        self._checked_at = began  # only now: what fails half-way has checked nothing
 
     def _revive(self, keys: Keys, generation: int) -> None:
         """Write a further generation of a condemned object from a copy that still exists."""

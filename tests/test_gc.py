@@ -516,6 +516,23 @@ def test_after_half_a_grace_everything_is_looked_up_again(lk: Lake):
         assert lk.store.get(keys(1)) == b"x"
 
 
+def test_a_look_that_failed_half_way_does_not_count(lk: Lake):
+    """The store broke off while everything was looked up again: the next try looks everything up."""
+    keys = names.part_keys(sha256_hex(b"x"))
+    guard = Guard(lk.store, GRACE)
+    guard.put(keys, b"x")
+    condemn(lk.store, keys(0))
+    pass_time(lk, GRACE / 2 + 1)
+    memory: Any = lk.store
+    memory.head = lambda key: (_ for _ in ()).throw(lake.StoreError("503", retryable=True))
+    with pytest.raises(lake.StoreError), guard.root():
+        pass
+    del memory.head
+
+    with guard.root():
+        assert lk.store.get(keys(1)) == b"x"
+
+
 def test_an_append_that_is_carried_over_looks_up_what_it_took_from_the_old_head(memory: MemoryStore):
     """A part of the head is reused without a look only while that head is the base that it lands on."""
     lk = lake_on(memory)
