@@ -464,7 +464,7 @@ class Lake:
     def versions(self, name: Reference) -> list[Version]:
         """The dataset's versions since it last came into being, newest first, without expired ones."""
         name, _ = resolve.split(name)
-        return [self._version(name, entry) for entry in resolve.living(self.log(name))]
+        return self.refs.each(partial(self._version, name), resolve.living(self.log(name)))
 
     def diff(self, before: Reference, after: Reference) -> Diff:
         """What differs from one version to another: rows by key, columns, meta, stored bytes.
