@@ -12,10 +12,11 @@ import json
 from typing import Any
 
 from benchmarks import report
-from benchmarks.peers import ROOT
+from benchmarks.report import ROOT
 
 TABLES = {
     "ingest": "Keeping data",
+    "scan": "Reading batches",
     "plan": "Planning an epoch",
     "shuffle": "How good a shuffle is",
 }
@@ -28,7 +29,10 @@ under three minutes, and `make bench-env` builds the environments of the peers t
 
 Contestants take turns, round by round, after a round that does not count, and each has its own process. A
 figure is the median of the rounds; ± is half of what lies between the smallest and the largest. Ratios are
-taken within a round. Only ratios carry over to other machines, and below 1.5 they mean "equal" on a busy one."""
+taken within a round. Only ratios carry over to other machines, and below 1.5 they mean "equal" on a busy one.
+
+Where others use the machine too, each contestant waits up to five seconds for a quiet moment, and of up to twice
+as many rounds those count in which others took the least; "others" is the most processors that they still had."""
 
 
 def measure(name: str, *, quick: bool) -> list[report.Bar]:

@@ -11,15 +11,20 @@ import json
 import os
 import platform
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 QUICK = RESULTS / "quick"  # figures of --quick, which nobody keeps
-PLOTS = Path(__file__).parents[1] / "docs" / "benchmarks"
+PLOTS = ROOT / "docs" / "benchmarks"
+
+CALM = 0.25  # processors that others may use
 
 T = TypeVar("T")
 
@@ -65,6 +70,39 @@ def interleave(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[
     return taken
 
 
+def busy_seconds() -> float:
+    """Seconds that all processors together have worked since the system began, for anybody; 0 if it does not say."""
+    try:
+        fields = Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]
+    except OSError:
+        return 0.0
+    ticks = [int(field) for field in fields]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf(
+        "SC_CLK_TCK"
+    )  # but for idling and waiting for disks
+
+
+def settle(most: float) -> None:
+    """Wait until others leave the processors alone for a moment, or so many seconds."""
+    until = time.perf_counter() + most
+    while time.perf_counter() < until:
+        begin, busy = time.perf_counter(), busy_seconds()
+        time.sleep(0.2)
+        if (busy_seconds() - busy) / (time.perf_counter() - begin) < CALM:
+            return
+
+
+def calmest(taken: Mapping[str, list[dict[str, Any]]], rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """The rounds, in order, in which others took the least from whom they took the most: figure `others`.
+
+    >>> calmest({"a": [{"others": 0.5}, {"others": 0}], "b": [{"others": 0}, {"others": 0.1}]}, 1)
+    {'a': [{'others': 0}], 'b': [{'others': 0.1}]}
+    """
+    disturbed = [max(figure["others"] for figure in of) for of in zip(*taken.values(), strict=True)]
+    chosen = sorted(sorted(range(len(disturbed)), key=disturbed.__getitem__)[:rounds])
+    return {name: [of[i] for i in chosen] for name, of in taken.items()}
+
+
 def median_and_spread(numbers: Sequence[float]) -> tuple[float, float]:
     """The median, and half of what lies between the smallest and the largest."""
     return statistics.median(numbers), (max(numbers) - min(numbers)) / 2
@@ -106,6 +144,15 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.machine()
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """An empty folder on the disk that is measured: where LAKE_BENCH_DIR says, else in the checkout."""
+    home = Path(os.environ.get("LAKE_BENCH_DIR") or ROOT / ".bench")
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="run-", dir=home) as folder:
+        yield Path(folder)
 
 
 # --- showing ----------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.report import ROOT
+
 HOME = Path(os.environ.get("LAKE_BENCH_PEERS") or ROOT / ".bench")
 
 

@@ -16,11 +16,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+
+from benchmarks.report import busy_seconds, settle
 
 
 class Adapter(Protocol):
@@ -48,12 +51,15 @@ class _Input:
 
 
 def ingest(
-    adapter: Adapter, source: str, folder: str, shard_bytes: int, check: bool = False
+    adapter: Adapter, source: str, folder: str, shard_bytes: int, patience: float, check: bool = False
 ) -> dict[str, Any]:
-    """Keep the stream in the file `source`. `check`: read it back (off the clock) and compare."""
+    """Keep the stream in the file `source`. `check`: read it back (off the clock) and compare.
+
+    `patience`: seconds to wait at most for others to leave the processors alone.
+    """
     batches, home = _Input.of(source), Path(folder)
     home.mkdir()
-    wall, cpu, kept = _timed(adapter, batches, home, shard_bytes)
+    figures, kept = _timed(adapter, batches, home, shard_bytes, patience)
     if check:
         expected = pa.Table.from_batches(batches)
         found = pa.Table.from_batches(adapter.read(home)).cast(expected.schema)
@@ -61,23 +67,24 @@ def ingest(
             raise AssertionError("what was read back is not what went in")
     stored = sum(_files(kept).values())
     shutil.rmtree(home)
-    return {"seconds": wall, "cpu": cpu, "stored": stored}
+    return {**figures, "stored": stored}
 
 
-def recommit(adapter: Adapter, source: str, folder: str, shard_bytes: int) -> dict[str, Any]:
+def recommit(adapter: Adapter, source: str, folder: str, shard_bytes: int, patience: float) -> dict[str, Any]:
     """Keep the stream, then keep it once more with one row in the middle edited."""
     batches, home = _Input.of(source), Path(folder)
     home.mkdir()
-    first, first_cpu, kept = _timed(adapter, batches, home, shard_bytes)
+    first, kept = _timed(adapter, batches, home, shard_bytes, patience)
     before = _files(kept)
-    second, second_cpu, _ = _timed(adapter, edited(batches), home, shard_bytes)
+    second, _ = _timed(adapter, edited(batches), home, shard_bytes, patience)
     new = {path: size for path, size in _files(kept).items() if path not in before}
     shutil.rmtree(home)
     return {
-        "first": first,
-        "second": second,
-        "first_cpu": first_cpu,
-        "second_cpu": second_cpu,
+        "first": first["seconds"],
+        "second": second["seconds"],
+        "first_cpu": first["cpu"],
+        "second_cpu": second["cpu"],
+        "others": max(first["others"], second["others"]),
         "uploaded": sum(new.values()),
         "shards": sum(path.startswith("shards/") for path in new),
         "of_shards": sum(path.startswith("shards/") for path in before),
@@ -125,16 +132,41 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {"ingest": ingest, "recommit":
 
 
 def _timed(
-    adapter: Adapter, batches: tuple[pa.RecordBatch, ...], home: Path, shard_bytes: int
-) -> tuple[float, float, Path]:
-    """Seconds by the clock and of the processors until the batches are on the disk, and where."""
+    adapter: Adapter, batches: tuple[pa.RecordBatch, ...], home: Path, shard_bytes: int, patience: float
+) -> tuple[dict[str, float], Path]:
+    """What it costs until the batches are on the disk, and where they are.
+
+    `seconds` by the clock, `cpu` seconds of this process, how many processors `others` used meanwhile, how many
+    `syncs` were made from Python and the seconds, of all threads together, that these took.
+    """
     os.sync()  # what others left to be written is not on this clock
+    settle(patience)
     reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
-    wall, cpu = time.perf_counter(), time.process_time()
-    kept = adapter.ingest(reader, home, shard_bytes)
-    if not adapter.SYNCS:
-        _force(kept)
-    return time.perf_counter() - wall, time.process_time() - cpu, kept
+    busy, wall, cpu = busy_seconds(), time.perf_counter(), time.process_time()
+    with _watched_syncs() as syncs:
+        kept = adapter.ingest(reader, home, shard_bytes)
+        if not adapter.SYNCS:
+            _force(kept)
+    wall, cpu, busy = time.perf_counter() - wall, time.process_time() - cpu, busy_seconds() - busy
+    figures = {"seconds": wall, "cpu": cpu, "others": max(0.0, busy - cpu) / wall}
+    return {**figures, "syncs": len(syncs), "sync_seconds": sum(syncs)}, kept
+
+
+@contextmanager
+def _watched_syncs() -> Iterator[list[float]]:
+    """The seconds of each `os.fsync` meanwhile."""
+    took, fsync = [], os.fsync
+
+    def watched(fd: int) -> None:
+        begin = time.perf_counter()
+        fsync(fd)
+        took.append(time.perf_counter() - begin)
+
+    os.fsync = watched
+    try:
+        yield took
+    finally:
+        os.fsync = fsync
 
 
 def _force(folder: Path) -> None:
