@@ -19,7 +19,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,8 @@ _INSTALLED: Final = tuple(
     for name in ("stdlib", "platstdlib", "purelib", "platlib")
     if sysconfig.get_path(name)
 )
+
+_Slot: Final = type(vars(NamedTuple("_Named", [("one", int)]))["one"])  # what a named tuple keeps a field in
 
 
 def fingerprint(root: Node, tag: str | None = None) -> str:
@@ -127,6 +129,8 @@ class _Seen:
             return [type(value).__name__, self.of(value.__func__, path)]
         if isinstance(value, property):
             return ["property", self.of((value.fget, value.fset), path)]
+        if isinstance(value, functools.cached_property):
+            return ["property", self.of(value.func, path)]
         if isinstance(value, types.FunctionType):
             if _is_installed(value.__module__):
                 return _by_name(value)
@@ -136,6 +140,8 @@ class _Seen:
             if owner is None or isinstance(owner, types.ModuleType | type):
                 return _by_name(value)
             return ["method", value.__name__, self.of(owner, path)]
+        if isinstance(value, _Slot):
+            return ["slot", repr(value)]
         if isinstance(value, type):
             return _by_name(value) if _is_installed(value.__module__) else self._class(value, path)
         return self._instance(value, path)

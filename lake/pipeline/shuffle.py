@@ -23,6 +23,7 @@ from lake.plan.permutation import key, permutation
 PIECES: Final = 8  # of a chunk, at most
 BUFFER_BYTES: Final = 256 * 2**20  # that are held, about
 
+_WEIGHED: Final = 8  # items, of which one is weighed for all
 _DEAL, _BLOCK = range(2)
 
 
@@ -113,8 +114,9 @@ class _Shuffled:
                 item = self._input.next()
             except StopIteration:
                 break
+            if len(items) % _WEIGHED == 0:
+                taken += _WEIGHED * size_of(item)
             items.append((item, self._source.tag()))
-            taken += size_of(item)
         order = permutation(key(self._seed, _DEAL, self._made), len(items)).tolist()
         edges = [number * len(items) // self._pieces for number in range(self._pieces + 1)]
         pieces = [[items[place] for place in order[start:stop]] for start, stop in pairwise(edges)]

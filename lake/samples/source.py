@@ -19,7 +19,7 @@ from lake.scan import Scan
 from lake.snapshot import Snapshot
 from lake.where import condition
 
-BATCH_BYTES: Final = 2 * 2**20  # decoded, of the rows that are made samples together
+BATCH_BYTES: Final = 2**19  # decoded, of the rows that are made samples together
 BATCH_ROWS: Final = 1024  # of them, at most
 _SPREAD: Final = 8  # batches that a scan reads ahead
 

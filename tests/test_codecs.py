@@ -1,0 +1,93 @@
+"""Codecs: bytes of files as values."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lake import codecs
+
+
+def saved(write: Any) -> bytes:
+    """What `write` writes to a file."""
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def test_image() -> None:
+    """Pixels as an array of its own, in the mode asked for; a turned picture upright."""
+    pillow = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 255, (4, 6, 3), np.uint8)
+    picture = pillow.fromarray(pixels)
+    png = saved(lambda file: picture.save(file, "PNG"))
+    found = codecs.image(png)
+    assert np.array_equal(found, pixels)
+    found += 1
+    assert codecs.image(png, mode="L").shape == (4, 6)
+    grey = saved(lambda file: picture.convert("L").save(file, "PNG"))
+    assert codecs.image(grey).shape == (4, 6, 3)
+    assert codecs.image(grey, mode=None).shape == (4, 6)
+    exif = pillow.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    turned = saved(lambda file: picture.save(file, "JPEG", exif=exif.tobytes()))
+    assert codecs.image(turned).shape == (6, 4, 3)
+    for broken in (b"", b"no image", png[:40]):
+        with pytest.raises(ValueError, match="no image"):
+            codecs.image(broken)
+
+
+def test_audio() -> None:
+    """float32 [channels, frames] and the rate."""
+    soundfile = pytest.importorskip("soundfile")
+    wave = np.sin(np.linspace(0, 60, 800, dtype=np.float32)).reshape(400, 2) / 2
+    data = saved(lambda file: soundfile.write(file, wave, 8000, format="WAV", subtype="FLOAT"))
+    found, rate = codecs.audio(data)
+    assert rate == 8000
+    assert found.dtype == np.float32
+    assert np.array_equal(found, wave.T)
+    with pytest.raises(ValueError, match="no recording"):
+        codecs.audio(b"no recording")
+
+
+def test_text_and_json() -> None:
+    """UTF-8, with or without a byte order mark; strings stay."""
+    assert codecs.text("é".encode()) == codecs.text("é".encode("utf-8-sig")) == codecs.text("é") == "é"
+    assert codecs.json(b'\xef\xbb\xbf{"a": [1, null]}') == {"a": [1, None]}
+    with pytest.raises(ValueError, match="Expecting"):
+        codecs.json(b"{")
+
+
+def test_csv() -> None:
+    """Rows as dicts, numbers as numbers, a clean header."""
+    rows = codecs.csv("id,x,day\n1,0.5,2026-01-02\n2,,\n".encode("utf-8-sig"))
+    assert [row["id"] for row in rows] == [1, 2]
+    assert [row["x"] for row in rows] == [0.5, None]
+    assert str(rows[0]["day"]) == "2026-01-02"
+    assert codecs.csv(b"") == codecs.csv(b"a,b\n") == []
+    with pytest.raises(ValueError, match="no CSV"):
+        codecs.csv(b"a,b\n1,2,3\n")
+
+
+def test_npy() -> None:
+    """An array that may be written to; nothing is unpickled."""
+    array = np.arange(6, dtype=np.int16).reshape(2, 3)
+    found = codecs.npy(saved(lambda file: np.save(file, array)))
+    found += 1
+    assert np.array_equal(found, array + 1)
+    with pytest.raises(ValueError, match=r"[Pp]ickle"):
+        codecs.npy(saved(lambda file: np.save(file, np.array([{}]), allow_pickle=True)))
+
+
+@pytest.mark.parametrize(("codec", "module"), [("image", "PIL.Image"), ("audio", "soundfile")])
+def test_a_missing_package_is_named_with_its_extra(
+    codec: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says what to install."""
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"lakeshard\[{codec}\]"):
+        getattr(codecs, codec)(b"")
