@@ -165,7 +165,7 @@ class _Verifier:
             if before and after and (after.parent != before.version or after.time < before.time):
                 odd = before if self._is_stray(name, before.version, after.parent) else after
                 self._note(names.log_key(name, odd.seq), "altered", {f"{name}@{after.parent}"})
-        for seq, (lost, after) in enumerate(zip(entries, [*entries[1:], None], strict=True), 1):
+        for seq, (lost, after) in enumerate(pairwise(entries), 1):
             if lost is None and after is not None and after.parent:
                 self._note(names.log_key(name, seq), "missing", {f"{name}@{after.parent}"})
         return entries

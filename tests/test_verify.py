@@ -172,6 +172,13 @@ def test_expired_versions_are_not_looked_for(lk: Lake):
     assert [problem.kind for problem in lake_on(lk.store).verify().problems] == ["missing"]
 
 
+def test_a_dataset_whose_first_commit_died_is_no_damage(lk: Lake):
+    """Its document lies there without a log entry: garbage, which gc takes."""
+    lk.store.put(names.version_key("new", "ab" * 32), b"{}")
+
+    assert lk.verify("full").ok
+
+
 def test_an_unknown_document_is_reported(lk: Lake):
     """It may be of a newer release, or in the way; either way somebody should know."""
     lk.store.put("datasets/birds/branches/main.json", b"{}")
