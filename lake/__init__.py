@@ -30,6 +30,7 @@ from lake.errors import (
 )
 
 if typing.TYPE_CHECKING:
+    from lake.archives import archive
     from lake.pipeline import (
         Pipeline,
         PipelinePlan,
@@ -69,6 +70,7 @@ __all__ = [
     "StoreError",
     "Version",
     "VersionExpired",
+    "archive",
     "choice",
     "concat",
     "from_iterable",
@@ -89,6 +91,7 @@ _HOMES = {
     "Pipeline": "lake.pipeline",
     "PipelinePlan": "lake.pipeline",
     "Version": "lake.snapshot",
+    "archive": "lake.archives",
     "choice": "lake.pipeline",
     "concat": "lake.pipeline",
     "from_iterable": "lake.pipeline",

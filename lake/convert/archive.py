@@ -23,7 +23,7 @@ from typing import IO, Any, Protocol
 import pyarrow as pa
 import zstandard
 
-from lake.convert import names
+from lake import filenames
 from lake.convert.files import Member, Reader, Skipped
 from lake.errors import ArchiveError
 
@@ -98,7 +98,7 @@ def _zip_member(info: zipfile.ZipInfo, archive: str, skipped: Skipped) -> Member
     name = info.filename.replace("\\", "/") if info.create_system == 0 else info.filename
     if info.is_dir() or not (name := _clean(name, archive)):
         return None
-    if names.hidden(name):
+    if filenames.hidden(name):
         skipped.add("hidden file")
         return None
     if stat.S_ISLNK(info.external_attr >> 16):
@@ -250,7 +250,7 @@ def _tar_members(stream: _Forward, archive: str, skipped: Skipped) -> list[Membe
         name = _clean(info.name, archive)
         if info.isdir() or not name:
             continue
-        if names.hidden(name):
+        if filenames.hidden(name):
             skipped.add("hidden file")
         elif info.issparse():
             raise ArchiveError(f"{name!r} in {archive} is stored sparse: pack it again without --sparse")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from lake.convert import names
+from lake import filenames
 from lake.convert.source import BATCH_BYTES, BATCH_ROWS, Meter
 from lake.errors import SchemaError
 
@@ -113,7 +113,7 @@ def group(members: Sequence[Member], what: str, *, by_key: bool) -> Samples:
     Raises:
         SchemaError: two members are the same field of the same sample, or one cannot be named.
     """
-    pairs = [names.split(_utf8(member, what)) for member in members]
+    pairs = [filenames.split(_utf8(member, what)) for member in members]
     fields = sorted({field for _, field in pairs})
     if KEY in fields:
         culprit = next(m for m, (_, f) in zip(members, pairs, strict=True) if f == KEY)
@@ -134,8 +134,8 @@ def group_labelled(members: Sequence[Member], what: str, skipped: Skipped, *, by
     pairs: list[tuple[str, str]] = []
     example: dict[str, str] = {}
     for member in members:
-        key, extension = names.split(_utf8(member, what))
-        medium = names.medium(extension)
+        key, extension = filenames.split(_utf8(member, what))
+        medium = filenames.medium(extension)
         if medium is None or "/" not in key:
             skipped.add("file outside a class folder" if medium else "other file")
             continue
@@ -305,7 +305,7 @@ def _utf8(member: Member, what: str) -> str:
         member.name.encode()
     except UnicodeEncodeError:
         raise SchemaError(
-            f"the file name '{names.printable(member.name)}' in {what} is not UTF-8: rename the file"
+            f"the file name '{filenames.printable(member.name)}' in {what} is not UTF-8: rename the file"
         ) from None
     return member.name
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from lake.convert import names
+from lake import filenames
 from lake.convert.files import Member, Skipped
 
 
@@ -60,7 +60,7 @@ def _walk(path: str, prefix: str, above: frozenset[tuple[int, int]], skipped: Sk
         name = prefix + entry.name
         try:
             folder = entry.is_dir()
-            if names.hidden(entry.name):
+            if filenames.hidden(entry.name):
                 skipped.add("hidden folder" if folder else "hidden file")
             elif folder:
                 status = entry.stat()
@@ -82,4 +82,4 @@ def _explained(error: OSError) -> OSError:
     if error.errno is None or error.filename is None:
         return error
     advice = f"{error.strerror}; make it readable, or take it out of the folder"
-    return type(error)(error.errno, advice, names.printable(os.fsdecode(error.filename)))
+    return type(error)(error.errno, advice, filenames.printable(os.fsdecode(error.filename)))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.convert import names
+from lake import filenames
 
 PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=8)
 
@@ -32,18 +32,18 @@ PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size
 )
 def test_a_path_is_a_key_and_a_field(path, key, field):
     """The field is the lower-cased extension, with the one before it where that one only compresses."""
-    assert names.split(path) == (key, field)
+    assert filenames.split(path) == (key, field)
 
 
 def test_composed_and_decomposed_names_are_the_same_key():
     """macOS stores names decomposed; a key is NFC wherever the folder lay."""
-    assert names.split(unicodedata.normalize("NFD", "é/ü.tXt")) == ("é/ü", "txt")
+    assert filenames.split(unicodedata.normalize("NFD", "é/ü.tXt")) == ("é/ü", "txt")
 
 
 @given(st.lists(PARTS, min_size=1, max_size=3).map("/".join))
 def test_key_and_field_hold_all_of_the_path(path):
     """Nothing of a path is lost but the case of its extension."""
-    key, field = names.split(path)
+    key, field = filenames.split(path)
 
     composed = unicodedata.normalize("NFC", path)
     whole = key if key == composed else f"{key}.{field}"
@@ -57,4 +57,4 @@ def test_key_and_field_hold_all_of_the_path(path):
 )
 def test_hidden_is_what_begins_with_a_dot(path, expected):
     """In any component of the path."""
-    assert names.hidden(path) is expected
+    assert filenames.hidden(path) is expected

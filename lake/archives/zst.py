@@ -1,0 +1,235 @@
+"""The frames of a zstd file, told apart as it streams by: where each begins, in the file and decoded.
+
+A frame is decoded without what comes before it, so a file of many has random access. The borders are in the
+block headers, which are cheap to follow; python-zstandard does not tell where it stopped.
+"""
+
+from __future__ import annotations
+
+import io
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import zstandard
+
+from lake.archives.content import CHUNK
+from lake.archives.locks import Lock
+from lake.archives.place import Place
+from lake.errors import ArchiveError
+
+WINDOW = 1 << 27  # bytes: what `zstd -d` takes without being asked, and the memory that decoding needs
+_MAGIC = 0xFD2FB528
+_SKIPPABLE = 0x184D2A50  # and the next 15
+_KEPT_BYTES = 64 << 20  # of decoded frames
+_KEPT = 4  # decoded frames
+
+
+@dataclass(slots=True)
+class Frames:
+    """Where the frames of a file begin and end, in it and decoded."""
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    decoded: array[int] = field(default_factory=lambda: array("q"))  # starts, and where the last one ends
+
+    @property
+    def largest(self) -> int:
+        """Decoded bytes of the largest frame."""
+        return max((b - a for a, b in zip(self.decoded, self.decoded[1:], strict=False)), default=0)
+
+
+class Pull:
+    """A place as a stream of bytes, read ahead in large pieces."""
+
+    def __init__(self, place: Place, start: int = 0, ahead: int = CHUNK) -> None:
+        self._place, self._next, self._ahead = place, start, ahead
+        self._data, self._at = b"", 0
+
+    @property
+    def position(self) -> int:
+        """Of the next byte, in the file."""
+        return self._next - len(self._data) + self._at
+
+    def fill(self, count: int) -> bool:
+        """Have `count` bytes at hand; False if the file ends before."""
+        if len(self._data) - self._at < count:
+            length = min(max(self._ahead, count), self._place.size - self._next)
+            more = self._place.read_at(self._next, length) if length > 0 else b""
+            self._data, self._at = self._data[self._at :] + more, 0
+            self._next += len(more)
+        return len(self._data) - self._at >= count
+
+    def peek(self, count: int, behind: int = 0) -> int:
+        """The number in the next `count` bytes, which are at hand."""
+        at = self._at + behind
+        return int.from_bytes(self._data[at : at + count], "little")
+
+    def take(self, count: int) -> bytes:
+        """Up to `count` bytes; none at the end."""
+        if self._at >= len(self._data):
+            self.fill(1)
+        data = self._data[self._at : self._at + count]
+        self._at += len(data)
+        return data
+
+    def read(self, count: int = -1) -> bytes:
+        """As a file does it."""
+        return self.take(count if count >= 0 else CHUNK)
+
+
+class _Frame(io.RawIOBase):
+    """Exactly the bytes of the frame that begins where `pull` is."""
+
+    def __init__(self, pull: Pull) -> None:
+        super().__init__()
+        self._pull = pull
+        self._left = _header_bytes(pull)  # bytes until the next block header
+        self._checksum = 4 if pull.peek(1, 4) & 4 else 0
+        self._last = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view, done = memoryview(buffer).cast("B"), 0
+        while done < len(view):
+            if not self._left and not self._next_block():
+                break
+            data = self._pull.take(min(self._left, len(view) - done))
+            if not data:
+                raise EOFError("the last zstd frame has no end")
+            view[done : done + len(data)] = data
+            done += len(data)
+            self._left -= len(data)
+        return done
+
+    def _next_block(self) -> bool:
+        if self._last:
+            return False
+        if not self._pull.fill(3):
+            raise EOFError("the last zstd frame has no end")
+        header = self._pull.peek(3)
+        self._last = bool(header & 1)
+        self._left = 3 + (1 if header >> 1 & 3 == 1 else header >> 3) + (self._checksum if self._last else 0)
+        return True
+
+
+def _header_bytes(pull: Pull) -> int:
+    if not pull.fill(5):
+        raise EOFError("the last zstd frame has no header")
+    flags = pull.peek(1, 4)
+    single = flags >> 5 & 1
+    size = (single, 2, 4, 8)[flags >> 6]
+    return 5 + (1 - single) + (0, 1, 2, 4)[flags & 3] + size
+
+
+class Decoder:
+    """The decoded bytes of a whole zstd file as a stream, whose frames are known as far as it was read."""
+
+    def __init__(self, place: Place) -> None:
+        self.frames = Frames()
+        self._pull = Pull(place, ahead=4 * CHUNK if place.remote else CHUNK)
+        self._reader: Any = None
+        self._done = 0
+        self._context = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+
+    def read(self, size: int = CHUNK) -> bytes:
+        """Up to `size` bytes; none at the end."""
+        while True:
+            if self._reader is None and not self._next_frame():
+                return b""
+            data: bytes = self._reader.read(size)
+            if data:
+                self._done += len(data)
+                return data
+            self._reader = None
+            self.frames.ends.append(self._pull.position)
+
+    def _next_frame(self) -> bool:
+        pull = self._pull
+        while pull.fill(8) and 0 <= pull.peek(4) - _SKIPPABLE < 16:
+            left = 8 + pull.peek(4, 4)
+            while left:
+                data = pull.take(min(left, CHUNK))
+                if not data:
+                    raise EOFError("the last zstd frame has no end")
+                left -= len(data)
+        if not pull.fill(1):
+            self.frames.decoded.append(self._done)
+            return False
+        self.frames.starts.append(pull.position)
+        self.frames.decoded.append(self._done)
+        if not pull.fill(4) or pull.peek(4) != _MAGIC:
+            raise zstandard.ZstdError("no zstd frame where one should begin")
+        frame: Any = _Frame(pull)
+        self._reader = self._context.stream_reader(frame, read_size=1 << 17)
+        return True
+
+
+class Framed:
+    """The decoded bytes of a zstd file, by position: a read decodes the frames that it touches."""
+
+    def __init__(self, place: Place, frames: Frames) -> None:
+        self._place, self._frames = place, frames
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Framed, (self._place, self._frames)
+
+    def read_at(self, start: int, length: int) -> bytes:
+        """These bytes of what is in the frames."""
+        decoded, end = self._frames.decoded, start + length
+        pieces = []
+        number = bisect_right(decoded, start) - 1
+        while start < end:
+            if number + 1 >= len(decoded):
+                raise ArchiveError(f"{self._place.name} ends before byte {end:,} of its tar")
+            data = self._frame(number)
+            at = start - decoded[number]
+            pieces.append(data[at : at + end - start])
+            start += len(pieces[-1])
+            number += 1
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._kept.clear()
+        self._place.close()
+
+    def _frame(self, number: int) -> bytes:
+        with self._lock:
+            found = self._kept.get(number)
+            if found is not None:
+                self._kept.move_to_end(number)
+                return found
+        data = self._decode(number)
+        with self._lock:
+            self._kept[number] = data
+            while len(self._kept) > _KEPT or (
+                len(self._kept) > 1 and sum(map(len, self._kept.values())) > _KEPT_BYTES
+            ):
+                self._kept.popitem(last=False)
+        return data
+
+    def _decode(self, number: int) -> bytes:
+        frames = self._frames
+        start, end = frames.starts[number], frames.ends[number]
+        size = frames.decoded[number + 1] - frames.decoded[number]
+        stored = self._place.read_at(start, end - start)
+        reader = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+        if size and zstandard.frame_content_size(stored) == size:
+            return bytes(reader.decompress(stored))
+        data: bytes = reader.stream_reader(stored).read(size)
+        if len(data) != size:
+            raise zstandard.ZstdError("a frame is not what it was")
+        return data
+
+
+def pieces(stream: Any, size: int = CHUNK) -> Iterator[bytes]:
+    """What a stream gives, until it ends."""
+    return iter(lambda: stream.read(size), b"")
