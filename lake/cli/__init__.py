@@ -6,7 +6,7 @@ is the order in `lake --help`.
 
 from lake.cli.app import app, main
 
-from lake.cli import lakes, datasets, history, reading, sql, machine, archive, demo  # isort: skip
+from lake.cli import lakes, datasets, history, upkeep, reading, sql, machine, archive, demo  # isort: skip
 
 
-__all__ = ["app", "archive", "datasets", "demo", "history", "lakes", "machine", "main", "reading", "sql"]
+__all__ = ["app", "archive", "datasets", "demo", "history", "lakes", "machine", "main", "reading", "sql", "upkeep"]
