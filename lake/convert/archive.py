@@ -10,10 +10,8 @@ from __future__ import annotations
 import gzip
 import shutil
 import stat
-import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
@@ -24,16 +22,14 @@ import pyarrow as pa
 import zstandard
 
 from lake import filenames
+from lake.archives import tar
+from lake.archives.damage import clean, damage
+from lake.archives.tar import Forward
 from lake.convert.files import Member, Reader, Skipped
 from lake.errors import ArchiveError
 
 _CHUNK = 1 << 20
 _DEFLATE_LIMIT = 1032  # what deflate can make of one byte
-_DAMAGE = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, zstandard.ZstdError, gzip.BadGzipFile, EOFError,
-    NotImplementedError,
-    pa.ArrowInvalid,
-)  # fmt: skip
 _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     "gz": lambda raw: gzip.GzipFile(fileobj=raw),
     "zst": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),
@@ -96,7 +92,7 @@ class _Zip:
 
 def _zip_member(info: zipfile.ZipInfo, archive: str, skipped: Skipped) -> Member | None:
     name = info.filename.replace("\\", "/") if info.create_system == 0 else info.filename
-    if info.is_dir() or not (name := _clean(name, archive)):
+    if info.is_dir() or not (name := clean(name, archive)):
         return None
     if filenames.hidden(name):
         skipped.add("hidden file")
@@ -138,7 +134,7 @@ class _Tar:
     def __init__(self, place: Place, skipped: Skipped) -> None:
         self._place = place
         with place.open() as file:
-            self.members = _tar_members(_Forward(file, seekable=True), place.name, skipped)
+            self.members = _tar_members(Forward(file, seekable=True), place.name, skipped)
 
     def reader(self, batches: list[Sequence[Member]]) -> Reader:
         return _TarReader(self._place.open(), self._place.name)
@@ -170,7 +166,7 @@ class _CompressedTar:
     def __init__(self, place: Place, codec: str, skipped: Skipped) -> None:
         self._place, self._decompress = place, _DECOMPRESSORS[codec]
         with _damage(place.name), place.open() as file, self._decompress(file) as stream:
-            forward = _Forward(stream, seekable=False)
+            forward = Forward(stream, seekable=False)
             self.members = _tar_members(forward, place.name, skipped)
             forward.drain()  # to the checksum at the end
 
@@ -204,7 +200,7 @@ class _StreamReader:
     def __init__(self, place: Place, decompress: Callable[[Any], Any]) -> None:
         self._name = place.name
         self._opened: AbstractContextManager[IO[bytes]] = _decompressed(place, decompress)
-        self._stream = _Forward(self._opened.__enter__(), seekable=False)
+        self._stream = Forward(self._opened.__enter__(), seekable=False)
 
     def read(self, member: Member, view: memoryview) -> None:
         with _damage(self._name, member.name):
@@ -215,81 +211,16 @@ class _StreamReader:
         self._opened.__exit__(None, None, None)
 
 
-class _Forward:
-    """A binary stream as a file that moves forward only, and knows what it last read."""
-
-    def __init__(self, raw: Any, *, seekable: bool) -> None:
-        self._raw, self._seekable = raw, seekable
-        self._position = 0
-        self.last = b""
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        self.last = self._raw.read(size)
-        self._position += len(self.last)
-        return self.last
-
-    def seek(self, position: int) -> None:
-        if self._seekable:
-            self._raw.seek(position)
-            self._position = position
-        while self._position < position and self.read(min(_CHUNK, position - self._position)):
-            pass
-
-    def drain(self) -> None:
-        while self._raw.read(_CHUNK):
-            pass
-
-
-def _tar_members(stream: _Forward, archive: str, skipped: Skipped) -> list[Member]:
-    members: list[Member] = []
-    links: list[tuple[str, str]] = []
-    for info in _tar_infos(stream, archive):
-        name = _clean(info.name, archive)
-        if info.isdir() or not name:
-            continue
+def _tar_members(stream: Forward, archive: str, skipped: Skipped) -> list[Member]:
+    table = tar.members(stream, archive)
+    skipped.counts.update(table.skipped)
+    members = []
+    for name, size, start in zip(table.names, table.size, table.start, strict=True):
         if filenames.hidden(name):
             skipped.add("hidden file")
-        elif info.issparse():
-            raise ArchiveError(f"{name!r} in {archive} is stored sparse: pack it again without --sparse")
-        elif info.isreg():
-            members.append(Member(name, info.size, info.offset_data))
-        elif info.islnk():
-            links.append((name, _clean(info.linkname, archive)))
         else:
-            skipped.add("link" if info.issym() else "special file")
-    if links:
-        targets = {member.name: member for member in members}
-        for name, target in links:
-            if target not in targets:
-                raise ArchiveError(f"{name!r} in {archive} links to {target!r}, which is not in it")
-            members.append(targets[target]._replace(name=name))
+            members.append(Member(name, size, start))
     return members
-
-
-def _tar_infos(stream: _Forward, archive: str) -> Iterator[tarfile.TarInfo]:
-    """The archive's headers. `tarfile` takes a damaged header for the end; here it is damage."""
-    name = ""
-    with _damage(archive), tarfile.TarFile(fileobj=stream) as tar:  # type: ignore[arg-type]
-        while (info := tar.next()) is not None:
-            tar.members.clear()  # type: ignore[attr-defined]  # or it keeps all of them
-            name = info.name
-            yield info
-    if stream.last.strip(b"\0"):
-        after = f" after {name!r}" if name else ""
-        raise ArchiveError(f"{archive} is damaged{after}, at byte {stream.tell():,}")
-
-
-def _clean(name: str, archive: str) -> str:
-    """The member's path without what some packers put in front of it."""
-    parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise ArchiveError(
-            f"{name!r} in {archive} points outside the archive: pack it again from within its folder"
-        )
-    return "/".join(parts)
 
 
 def _fill(file: Any, view: memoryview) -> None:
@@ -302,14 +233,5 @@ def _fill(file: Any, view: memoryview) -> None:
         done += len(data)
 
 
-@contextmanager
-def _damage(archive: str, member: str | None = None) -> Iterator[None]:
-    """Whatever a decompressor says of damage, as one error that names the archive and the member."""
-    try:
-        yield
-    except _DAMAGE as error:
-        where = archive if member is None else f"{member!r} in {archive}"
-        why = str(error) or type(error).__name__
-        raise ArchiveError(
-            f"{where} cannot be read: {why} (damaged, cut short or of another kind)"
-        ) from error
+def _damage(archive: str, member: str | None = None) -> AbstractContextManager[None]:
+    return damage(archive, member, pa.ArrowInvalid)
