@@ -133,15 +133,16 @@ def _globally(fn: Callable[..., Any], item: Any, seed: int) -> Any:
     """Call with the global generators of `random`, NumPy and torch (where it is loaded) seeded, then as before."""
     torch: Any = sys.modules.get("torch")
     before = random.getstate(), np.random.get_state()
-    tensors = None if torch is None else torch.get_rng_state()
+    generator = None if torch is None else torch.default_generator  # that of the CPU
+    tensors = None if generator is None else generator.get_state()
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    if torch is not None:
-        torch.manual_seed(seed)
+    if generator is not None:
+        generator.manual_seed(seed)
     try:
         return fn(item)
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-        if torch is not None:
-            torch.set_rng_state(tensors)
+        if generator is not None:
+            generator.set_state(tensors)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lake.pipeline.call import Call
-from lake.pipeline.concat import Concat
+from lake.pipeline.chain import Concat
 from lake.pipeline.map import Map
-from lake.pipeline.mix import Mix, Until, checked_weights
+from lake.pipeline.mixture import Mix, Until, checked_weights
 from lake.pipeline.node import Node
 from lake.pipeline.pipeline import Pipeline, node_of
 from lake.pipeline.seeds import Seed
-from lake.pipeline.select import ChoiceBy, Select, as_weights
 from lake.pipeline.source import Items, Iterated, Once, Random
-from lake.pipeline.zip import Zip
+from lake.pipeline.switch import ChoiceBy, Select, as_weights
+from lake.pipeline.zipped import Zip
 
 
 def mix(

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from lake.errors import NotReproducibleError
-from lake.pipeline.node import Node, graph
+from lake.pipeline.node import Node, graph, is_ordered
 from lake.pipeline.seeds import Seed
 
 FORMAT: Final = 1
@@ -49,6 +49,10 @@ def fingerprint(root: Node, tag: str | None = None) -> str:
     digests: dict[Node, str] = {}
     for node, number in graph(root).items():
         seen = _Seen(f"stage {number}, {node.label}", pinned=tag is None)
+        if tag is None and not is_ordered(node):
+            raise NotReproducibleError(
+                f"stage {number}, {node.label}: ordered=False gives another order each time"
+            )
         said = {name: seen.of(value, name) for name, value in node.facts().items()}
         below = [digests[each] for each in node.inputs]
         digests[node] = _digest([type(node).__name__, said, below])

@@ -7,11 +7,11 @@ different counts.
 
 from __future__ import annotations
 
-from lake.pipeline.mix import Mix
+from lake.pipeline.mixture import Mix
 from lake.pipeline.node import ENDLESS, Counts, Node, Uncountable, graph
 from lake.pipeline.repeat import Repeat
 from lake.pipeline.take import Take
-from lake.pipeline.zip import Zip
+from lake.pipeline.zipped import Zip
 
 
 def why_uncountable(node: Node, epoch: int = 0) -> str | None:

@@ -13,7 +13,7 @@ from lake.pipeline.call import Call
 from lake.pipeline.node import Counts, Node, RowShuffle, Run, StageMeter, Uncountable, name_of
 from lake.pipeline.seeds import Seed, unit, word
 from lake.pipeline.stage import Over, Stage
-from lake.pipeline.zip import Zip
+from lake.pipeline.zipped import Zip
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,6 +95,9 @@ class Node:
         """The dataset that a source reads: its name, number and version id."""
         return None
 
+    def __getstate__(self) -> dict[str, Any]:  # what was found out about a node does not travel
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+
     def facts(self) -> Mapping[str, Any]:
         """The parameters that the items depend on."""
         inputs = frozenset(map(id, self.inputs))
@@ -151,6 +154,11 @@ def outline(root: Node) -> list[str]:
     """The outlines of all nodes, inputs first, each with the numbers of its inputs."""
     numbers = graph(root)
     return [" ".join([node.outline, *(f"<{numbers[each]}" for each in node.inputs)]) for node in numbers]
+
+
+def is_ordered(node: Node) -> bool:
+    """Whether a node hands items out in the same order each time; inputs not considered."""
+    return bool(getattr(getattr(node, "call", None), "ordered", True))
 
 
 def short(value: object) -> str:

@@ -7,6 +7,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import cloudpickle
@@ -28,7 +29,7 @@ from lake.pipeline.shuffle import Shuffled
 from lake.pipeline.take import Take
 from lake.pipeline.through import Resumable, Through, ThroughObject
 from lake.pipeline.window import Window
-from lake.pipeline.zip import Zip
+from lake.pipeline.zipped import Zip
 
 FORMAT: Final = 1
 
@@ -336,7 +337,7 @@ class Pipeline:
         """
         if not isinstance(state, Mapping) or state.get("format") != FORMAT or "stages" not in state:
             raise ValueError(f"not the state of a pipeline, of format {FORMAT}")
-        _check_same(state["stages"], outline(self.node))
+        _check_same(state["stages"], self._outline)
         self._end()
         self._mark, self._loaded, self._epoch = None, dict(state), state["epoch"]
 
@@ -351,20 +352,17 @@ class Pipeline:
                 self._loaded["epoch"],
             )
             self._loaded = None
-        if self._loaded is None:
-            self._end()
-            self._mark = None
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
         self._end()
-        loaded, self._loaded = self._loaded, None
+        loaded = self._loaded
         epoch = self._epoch if loaded is None else loaded["epoch"]
         run = Run(epoch, self._meters, self._readings)
         stage = Rewind(self.node.open(run), _ANCHORED if every_of(self.node) > 1 else 1, 1)
         if loaded is not None and loaded["at"] is not None:
             stage.restore(loaded["at"])
-        self._mark, self._epoch = _Mark(stage, epoch), epoch + 1
+        self._mark, self._loaded, self._epoch = _Mark(stage, epoch), None, epoch + 1
         iteration = _Iteration(self._mark)
         self._iteration = weakref.ref(iteration)
         return iteration
@@ -372,7 +370,11 @@ class Pipeline:
     # --- inside -------------------------------------------------------------------------------
 
     def _document(self, epoch: int, position: Any) -> dict[str, Any]:
-        return {"format": FORMAT, "stages": outline(self.node), "epoch": epoch, "at": position}
+        return {"format": FORMAT, "stages": self._outline, "epoch": epoch, "at": position}
+
+    @cached_property
+    def _outline(self) -> list[str]:
+        return outline(self.node)
 
     def _end(self) -> None:
         """End the iteration in progress, if there is one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from lake.pipeline.node import Node, graph
+from lake.pipeline.node import Node, graph, is_ordered
 from lake.pipeline.stage import Stage
 
 EVERY: Final = 32  # items between positions that are noted
@@ -16,8 +16,7 @@ def every_of(node: Node) -> int:
 
     Reading again would give another order there.
     """
-    calls = (getattr(each, "call", None) for each in graph(node))
-    return EVERY if all(call is None or call.ordered for call in calls) else 1
+    return EVERY if all(map(is_ordered, graph(node))) else 1
 
 
 class Rewind:

@@ -200,6 +200,14 @@ def test_a_seed_that_nobody_chose_has_no_fingerprint() -> None:
             pipeline.map(str).fingerprint(tag="x")
 
 
+def test_an_order_that_differs_each_time_has_no_fingerprint() -> None:
+    """Threads that hand results out as they come; a tag says that it does not matter."""
+    pipeline = lake.from_iterable([1]).map(str, workers=2, ordered=False).batch(2)
+    with pytest.raises(NotReproducibleError, match=r"stage 2, map\(str\): ordered=False"):
+        pipeline.fingerprint()
+    assert len(pipeline.fingerprint(tag="sorted later")) == 64
+
+
 def test_structure_and_parameters_count_and_what_changes_no_item_does_not() -> None:
     """Which stages, in which order, over what; not how many threads."""
     a = lake.from_iterable([1, 2])

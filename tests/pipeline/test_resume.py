@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lake
 from lake.pipeline import Pipeline
@@ -135,6 +137,53 @@ COMBINATORS: dict[str, Callable[[], Pipeline]] = {
 def test_a_combinator_resumes_exactly_at_every_item(name: str) -> None:
     """First k items and the rest of a resumed run are the uninterrupted run, as lists, for every k."""
     run_resume_contract(COMBINATORS[name])
+
+
+def split(n: int) -> list[int]:
+    return [n] * (n % 3)
+
+
+def total(group: list[int]) -> int:
+    return sum(group) % 50
+
+
+LINKS: list[Callable[[Pipeline], Pipeline]] = [
+    lambda p: p.map(lambda n: n + 1),
+    lambda p: p.map(lambda n, rng: n + int(rng.integers(5)), rng=True, seed=1),
+    lambda p: p.map(lambda n, rng: n + int(rng.integers(5)), rng=True, seed=1, workers=2),
+    lambda p: p.filter(lambda n: n % 3),
+    lambda p: p.flat_map(split),
+    lambda p: p.scan(lambda a, n: (a + n) % 40, 0),
+    lambda p: p.window(3, 2).map(total),
+    lambda p: p.shuffle(9, seed=2),
+    lambda p: p.batch(3).map(total),
+    lambda p: p.batch(25, by=lambda n: n, buckets=2).map(total),
+    lambda p: p.map(split).pack(4, split=False).map(lambda row: int(row["tokens"].sum())),
+    lambda p: p.map(split).pack(4).map(lambda row: int(row["tokens"].sum())),
+    lambda p: p.maybe(lambda n: n + 7, 0.3, seed=3),
+    lambda p: p.through(every_second),
+    lambda p: lake.mix([p, numbers(9)], [2, 1], seed=4, until="all"),
+    lambda p: lake.zip_with(lambda a, b: a + b, p, numbers(30).shuffle(8, seed=5)),
+    lambda p: lake.concat([numbers(3), p]),
+    lambda p: p.repeat(2),
+    lambda p: p.take(25),
+]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(LINKS), min_size=2, max_size=5), st.integers(10, 60), st.data())
+def test_any_chain_of_combinators_resumes_exactly(chain: list[Any], count: int, data: Any) -> None:
+    """Whatever lies over what."""
+
+    def make() -> Pipeline:
+        pipeline = numbers(count)
+        for link in chain:
+            pipeline = link(pipeline)
+        return pipeline
+
+    size = len(items(make(), 60))
+    places = data.draw(st.lists(st.integers(0, size), min_size=1, max_size=3))
+    run_resume_contract(make, epoch=0, most=61, places=places)
 
 
 ROWS: dict[str, Callable[[Dataset], Pipeline]] = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lake.pipeline.mix import checked_weights, cumulative
+from lake.pipeline.mixture import checked_weights, cumulative
 from lake.pipeline.node import Node, Run
 from lake.pipeline.seeds import Draws, Seed, word
 from lake.pipeline.stage import OverAll, Stage

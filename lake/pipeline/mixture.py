@@ -87,13 +87,11 @@ class _Mix(OverAll):
         raise StopIteration
 
     def state(self) -> Any:
-        return [self._count, sorted(self._dry), self._states()]
+        return [self._count, self._states()]  # which are dry shows when they are asked
 
     def restore(self, state: Any) -> None:
-        self._count, dry, states = state
+        self._count, states = state
         self._restore(states)
-        self._dry = set(dry)
-        self._weigh()
 
     def tag(self) -> Any:
         return self._last, self._sources[self._last].tag()
