@@ -219,6 +219,7 @@ class _Rows:
         self._before += len(self._samples)
         self._place, self._numbers = 0, None
         self._number += 1
+        self._samples = []  # first: the next ones take their memory, which the caches know
         self._samples = self._made(batch)
 
     def _made(self, batch: pa.RecordBatch) -> list[tuple[Any, dict[str, Any]]]:
