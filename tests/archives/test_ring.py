@@ -1,0 +1,72 @@
+"""Members kept in memory: within the budget, the right bytes, for all processes that share it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake.archives.ring import Ring
+
+SIZES = [0, 1, 7, 30, 64, 100, 101]
+
+
+def content(number: int) -> bytes:
+    return bytes([number + 1]) * SIZES[number]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, len(SIZES) - 1))))
+def test_what_is_kept_is_what_was_put(steps):
+    """The last members put that fit together are there; none is ever another's bytes."""
+    ring = Ring(100, array("q", SIZES))
+    recent: list[int] = []
+    for put, number in steps:
+        if put:
+            ring.put(number, content(number))
+            recent = [number, *recent]
+        found = ring.get(number)
+        assert found in (None, content(number))
+        if put and 0 < SIZES[number] <= 100:
+            assert found == content(number)
+        elif number not in recent or SIZES[number] > 100:
+            assert found is None or not SIZES[number]
+    sizes = [SIZES[n] for n in dict.fromkeys(n for n in recent if 0 < SIZES[n] <= 100)]
+    held = [n for n in range(len(SIZES)) if SIZES[n] and ring.get(n)]
+    assert sum(SIZES[n] for n in held) <= 100
+    assert not sizes or held
+
+
+def test_hits_and_misses_are_counted_together():
+    """For all processes."""
+    ring = Ring(100, array("q", SIZES))
+    ring.put(3, content(3))
+    process = multiprocessing.get_context("fork").Process(
+        target=lambda: (ring.get(3), ring.put(4, content(4)), ring.get(5))
+    )
+    process.start()
+    process.join()
+
+    assert ring.get(4) == content(4)
+    assert (ring.counters.hits, ring.counters.misses) == (2, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_killed_process_blocks_nobody():
+    """Its lock goes with it, even if it dies in the middle of a write."""
+    ring = Ring(100, array("q", SIZES))
+
+    def die() -> None:
+        with ring._alone():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=die)
+    process.start()
+    process.join()
+
+    ring.put(3, content(3))
+    assert ring.get(3) == content(3)
