@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.errors import NotFoundError
-from lake.parts import located
 from lake.scan.select import count as count_selected
 from lake.snapshot import Snapshot
 from lake.where import condition
@@ -56,7 +55,7 @@ def take(snapshot: Snapshot, indices: Any, columns: Sequence[str] | None) -> pa.
     tables = []
     for shard in np.unique(places).tolist():
         inside = asked[places == shard] - starts[shard]
-        with located(snapshot.label, shard):
+        with snapshot.located(shard):
             tables.append(snapshot.reader.rows(snapshot.shard(shard), inside, columns))
     if not tables:
         return snapshot.document.schema.empty_table().select(
@@ -85,10 +84,9 @@ def get(snapshot: Snapshot, key: Any) -> dict[str, Any]:
         wanted = pa.scalar(key, type_)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise TypeError(f"keys of {snapshot.name!r} are {type_}, not {type(key).__name__}") from error
-    manifest = snapshot.manifest
     for number in _candidates(snapshot, column, wanted):
         shard = snapshot.shard(number)
-        with located(snapshot.label, number):
+        with snapshot.located(number):
             place = pc.index(snapshot.reader.column(shard, column), wanted).as_py()
             if place >= 0:
                 row: dict[str, Any] = snapshot.reader.rows(shard, np.array([place])).to_pylist()[0]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
 from lake.cache import Cache
+from lake.errors import IntegrityError
 from lake.format.manifest import Manifest
 from lake.format.values import LogEntry, Shard, VersionDocument
 from lake.parts import PartReader
@@ -91,6 +93,16 @@ class Snapshot:
     def reader(self) -> PartReader:
         """What reads its parts."""
         return PartReader(self.refs, self.document, self.cache)
+
+    @contextmanager
+    def located(self, shard: int) -> Iterator[None]:
+        """Say of damage that is found meanwhile in which shard it is, and what can be done."""
+        try:
+            yield
+        except IntegrityError as error:
+            first, end = self.manifest.starts[shard : shard + 2].tolist()
+            where = f"part {error.digest[:12]} of {self.label}, shard {shard:,}, rows {first:,}-{end - 1:,}"
+            raise IntegrityError(f"{where}: {error}: lake repair {self.name}", digest=error.digest) from error
 
     def __reduce__(self) -> tuple[object, ...]:
         return _reopened, (self.refs.store, self.refs.cache, self.cache, self.name, self.entry)

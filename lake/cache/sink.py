@@ -82,6 +82,10 @@ class Sink(io.RawIOBase):
             self._hash.update(view)
             self._catch_up(end)
 
+    def read_at(self, start: int, length: int) -> bytes:
+        """What was written there, until the file is released."""
+        return _os.read_at(self._fd, length, start)
+
     def checksum(self) -> tuple[int, str]:
         """Bytes written in one run from the start, and their hash."""
         with self._lock:

@@ -133,6 +133,15 @@ class Manifest:
             parts = [part for part in parts if held[self._per.part_group[part]]]
         return [self._per.part_digest[part].tobytes().hex() for part in parts]
 
+    def held(self, columns: Sequence[str]) -> tuple[Ints, npt.NDArray[np.uint8], Ints]:
+        """The parts that hold any of `columns`, shard by shard: digests [n, 32], bytes.
+
+        Before both: where the parts of each shard begin among them, one longer.
+        """
+        chosen = self._holding(columns)
+        firsts: Ints = np.concatenate([[0], np.cumsum(chosen)])[self._part_starts]
+        return firsts, self._per.part_digest[chosen], self._per.part_bytes[chosen]
+
     def stats(self, column: str) -> pa.ChunkedArray:
         """Per shard, a struct of the column's `min, max, nulls, nans`; null where unknown."""
         type_ = stats_of(self.schema, column)

@@ -21,10 +21,10 @@ ranks that are given the same arguments agree without talking, and a test needs 
 800
 """
 
-from lake.plan.budget import Plan, check_budget, fetch_bytes, resident_bytes, summarize
+from lake.plan.budget import Plan, check_budget, fetch_bytes, machine_partitions, resident_bytes, summarize
 from lake.plan.cursor import Cursor, Facts, facts, merge_states
 from lake.plan.epoch import EpochPlan, Slice, plan_epoch
-from lake.plan.layout import Layout, Selection
+from lake.plan.layout import Layout, Selection, ramps
 from lake.plan.order import DEFAULT_WINDOW, Block, Order, Piece, Shuffle, order_rows
 from lake.plan.permutation import ALGORITHM
 from lake.plan.share import Even, PlanBatch, Ranks, Share
@@ -50,9 +50,11 @@ __all__ = [
     "check_budget",
     "facts",
     "fetch_bytes",
+    "machine_partitions",
     "merge_states",
     "order_rows",
     "plan_epoch",
+    "ramps",
     "resident_bytes",
     "summarize",
 ]

@@ -61,7 +61,7 @@ def resident_bytes(plan: EpochPlan) -> int:
     order = plan.order
     if order.shuffle == "full":
         return int(order.layout.raw_bytes[_touched(order)].sum())
-    ranks, partitions = plan.ranks or Ranks(0, 1), len(_partitions(plan))
+    ranks, partitions = plan.ranks or Ranks(0, 1), len(machine_partitions(plan))
     apart = len(ranks.of_node(ranks.node)) * plan.share.batch_size if ranks.world_size > 1 else 1
     return _window_bytes(order, order.window + _blocks_within(order, -(-apart // partitions)), partitions)
 
@@ -73,7 +73,7 @@ def fetch_bytes(plan: EpochPlan) -> int:
         return int(order.layout.stored_bytes[_touched(order)].sum()) if len(plan) else 0
     sums = np.concatenate([[0.0], np.cumsum(_block_bytes(order, order.layout.stored_bytes))])
     total = 0.0
-    for number in _partitions(plan):
+    for number in machine_partitions(plan):
         start, stop = cut.rest(number, plan.share.start)
         if start < stop:
             total += sums[order.locate(stop - 1)[0] + 1] - sums[order.locate(start)[0]]
@@ -107,6 +107,15 @@ def check_budget(plan: EpochPlan, budget: int | None, *, others: Mapping[str, in
     raise BudgetError(f"{problem}; budget {size_text(budget)}. {advice}.", needed=needed, budget=budget)
 
 
+def machine_partitions(plan: EpochPlan) -> list[int]:
+    """The partitions that this rank's machine takes rows of."""
+    count, ranks = plan.partitions, plan.ranks or Ranks(0, 1)
+    slots = ranks.slots(count)
+    first, end = slots.start * count // ranks.world_size, -(-slots.stop * count // ranks.world_size)
+    numbers: list[int] = plan.share.partitions.order[first:end].tolist()
+    return numbers
+
+
 def size_text(size: int) -> str:
     """Bytes as a person reads them.
 
@@ -126,7 +135,7 @@ def _ways_out(plan: EpochPlan, budget: int) -> list[tuple[str, int]]:
     if not order.shuffle:
         return []
     stored = order.layout.stored_bytes[order.visit]
-    needs = np.cumsum(np.sort(stored)[::-1]) * len(_partitions(plan))
+    needs = np.cumsum(np.sort(stored)[::-1]) * len(machine_partitions(plan))
     between = 1 if plan.ranks is not None and plan.ranks.world_size > 1 else 0
     widest = DEFAULT_WINDOW if order.shuffle == "full" else order.window - 1
     window = min(int(np.searchsorted(needs, budget, side="right")) - between, widest, len(needs))
@@ -143,15 +152,6 @@ def _touched(order: Order) -> Ints:
     if not order.blocks:
         return order.visit[:0]
     return order.visit[: order.blocks + order.window - 1]
-
-
-def _partitions(plan: EpochPlan) -> list[int]:
-    """The partitions that this rank's machine takes rows of."""
-    count, ranks = plan.partitions, plan.ranks or Ranks(0, 1)
-    slots = ranks.slots(count)
-    first, end = slots.start * count // ranks.world_size, -(-slots.stop * count // ranks.world_size)
-    numbers: list[int] = plan.share.partitions.order[first:end].tolist()
-    return numbers
 
 
 def _blocks_within(order: Order, rows: int) -> int:

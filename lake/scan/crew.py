@@ -58,7 +58,7 @@ class Crew:
     """The batches of a schedule from step `first` on, in order.
 
     `load` and `gather` are called in any thread. What they raise is raised by the next `next`, and again by
-    those after it.
+    those after it. `passed` is told of the first step that is not gathered when units are done with.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Crew:
         *,
         first: int = 0,
         threads: int = 0,
+        passed: Callable[[int], object] | None = None,
     ) -> None:
         self._schedule, self._load, self._gather, self._meter = schedule, load, gather, meter
         self._steps = schedule.steps(first)
@@ -79,6 +80,7 @@ class Crew:
         self._unseen = schedule.units(first)
         self._following: Unit | None = next(self._unseen, None)  # to be loaded when there is room
         self._ahead = max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
+        self._passed = passed
         self._wanted, self._threads = threads, list[threading.Thread]()
         self._error: BaseException | None = None
         self._closed = False
@@ -108,6 +110,12 @@ class Crew:
                     self._wait()
             if task is not None:
                 self._do(task)
+
+    def fail(self, error: BaseException) -> None:
+        """Have the consumer raise what went wrong elsewhere."""
+        with self._turn:
+            self._error = self._error or error
+            self._turn.notify_all()
 
     def close(self) -> None:
         """Stop; threads end with what they are doing. In a forked child there is nothing to stop."""
@@ -178,12 +186,14 @@ class Crew:
         at_once = len(self._coming[0].units) if self._coming else 1
         return len(live) <= at_once or sum(live) + unit.bytes <= LIVE_BYTES
 
-    def _gathered(self) -> None:
-        """Forget the units that no step still to be gathered needs."""
+    def _gathered(self) -> bool:
+        """Forget the units that no step still to be gathered needs; whether there are any."""
         while self._coming and (step := self._at_front()) is not None and step.state == _DONE:
             self._front += 1
-        for unit in [unit for unit, held in self._units.items() if held.last < self._front]:
+        done = [unit for unit, held in self._units.items() if held.last < self._front]
+        for unit in done:
             del self._units[unit]
+        return bool(done)
 
     def _at_front(self) -> _Step | None:
         place = self._front - self._coming[0].step.number
@@ -195,21 +205,22 @@ class Crew:
         try:
             result: Any = self._load(task.unit) if isinstance(task, _Unit) else self._gather(_rows(task))
         except Exception as error:
-            with self._turn:
-                self._error = self._error or error
-                self._turn.notify_all()
+            self.fail(error)
             return
         except BaseException:  # Ctrl-C: nothing was begun
             with self._turn:
                 task.state = _NEW
                 self._turn.notify_all()
             raise
+        done = False
         with self._turn:
             task.result, task.state = result, _DONE
             if isinstance(task, _Step):
                 task.units = []
-                self._gathered()
+                done = self._gathered()
             self._turn.notify_all()
+        if done and self._passed is not None:
+            self._passed(self._front)
 
     def _wait(self) -> None:
         """Wait until something is done (with the lock held)."""

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Final, TypeAlias
 
-from lake.parts import Chunk, Meter, located
+from lake.parts import Chunk, Meter
 from lake.plan import Piece
 from lake.scan.gather import Loaded, loaded
 from lake.scan.pool import Pool
+from lake.scan.residence import Residence
 from lake.scan.schedule import Schedule, Unit
 from lake.snapshot import Snapshot
+
+Read: TypeAlias = Callable[[], list[list[Chunk]]]
+
+_READERS: Final = 16  # pieces of a block that are waited for together
 
 
 class Loader:
     """Loads the units of a schedule. Thread-safe."""
 
-    def __init__(self, snapshot: Snapshot, columns: Sequence[str], schedule: Schedule, meter: Meter) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        columns: Sequence[str],
+        schedule: Schedule,
+        meter: Meter,
+        residence: Residence | None = None,
+    ) -> None:
         self._snapshot, self._columns, self._schedule, self._meter = snapshot, list(columns), schedule, meter
+        self._residence = residence
         self._pool = Pool()
 
     def __call__(self, unit: Unit) -> Loaded:
@@ -26,9 +43,21 @@ class Loader:
             IntegrityError: stored bytes differ from their digests; says where.
         """
         pieces, order = self._schedule.pieces(unit)
-        read = [self._read(piece, unit if order is None else None) for piece in pieces]
+        read = self._together(
+            [partial(self._read, piece, unit if order is None else None) for piece in pieces]
+        )
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
-        return loaded(columns, order, self._pool)
+        found = loaded(columns, order, self._pool)
+        if self._residence is not None:
+            self._residence.settled()
+        return found
+
+    def _together(self, reads: list[Read]) -> list[list[list[Chunk]]]:
+        """What these read; each in a thread of its own where they wait for a network."""
+        if self._residence is None or len(reads) < 2:
+            return [read() for read in reads]
+        with ThreadPoolExecutor(min(len(reads), _READERS), "lake-load") as pool:
+            return list(pool.map(lambda read: read(), reads))
 
     def _read(self, piece: Piece, unit: Unit | None) -> list[list[Chunk]]:
         """The columns of a piece, of a unit in stored order only its own rows."""
@@ -40,5 +69,8 @@ class Loader:
         else:
             size, rows = int(self._schedule.batch_rows[piece.shard]), int(manifest.rows[piece.shard])
             wanted = [(batch * size, min((batch + 1) * size, rows)) for batch in piece.batches.tolist()]
-        with located(snapshot.label, piece.shard):
+        with snapshot.located(piece.shard), self._having(piece.shard):
             return snapshot.reader.read(snapshot.shard(piece.shard), self._columns, wanted, self._meter)
+
+    def _having(self, shard: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._residence is None else self._residence.having(shard)

@@ -21,6 +21,7 @@ from lake.scan.crew import Crew
 from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
+from lake.scan.residence import Residence, room
 from lake.scan.schedule import Schedule, Step
 from lake.scan.select import Selected, select
 from lake.snapshot import Snapshot
@@ -119,7 +120,10 @@ class Scan:
         Raises:
             BudgetError: it does not fit the cache's budget.
         """
-        return plan.summarize(self._planned(self._epoch))
+        planned = self._planned(self._epoch)
+        if self.snapshot.cache is not None:
+            room(self.snapshot, self.columns, planned)
+        return plan.summarize(planned)
 
     def metrics(self) -> dict[str, float]:
         """What reading has cost since this scan was made.
@@ -317,10 +321,11 @@ class _Iteration(Generic[Item]):
     def __init__(self, scan: Scan, mark: _Mark, render: Callable[[Columns], Item], *, own: bool) -> None:
         self._mark, self._render, self._own = mark, render, own
         self._snapshot, self._columns, self._meter = scan.snapshot, scan.columns, scan._meter
-        self._schema, self._maps = scan._read_schema, scan._maps
+        self._schema, self._maps, self._selection = scan._read_schema, scan._maps, scan._selection
         self._dictionaries = self._snapshot.reader.dictionaries
         self._ended = False
         self._crew: Crew | None = None
+        self._residence: Residence | None = None
         self._pid = os.getpid()
 
     def __iter__(self) -> _Iteration[Item]:
@@ -350,23 +355,35 @@ class _Iteration(Generic[Item]):
         self._ended = True
         if self._crew is not None:
             self._crew.close()
+        if self._residence is not None and self._pid == os.getpid():
+            self._residence.close()
 
     def __del__(self) -> None:
         if not self._ended:
             self.close()
 
     def _hired(self) -> Crew:
-        schedule, pool = Schedule(self._mark.plan), Pool()
-        load = Loader(self._snapshot, self._columns, schedule, self._meter)
+        planned, first, pool = self._mark.plan, self._mark.done, Pool()
+        schedule = Schedule(planned)
+        residence = None
+        if self._snapshot.cache is not None and len(planned) > first:
+            residence = Residence(
+                self._snapshot, self._columns, schedule, self._selection, first, self._meter
+            )
+        self._residence = residence
         own = self._own
-        return Crew(
+        crew = Crew(
             schedule,
-            load,
+            Loader(self._snapshot, self._columns, schedule, self._meter, residence),
             lambda rows: gather.gather(rows, pool, own=own),
             self._meter,
-            first=self._mark.done,
+            first=first,
             threads=max(1, min(4, (os.cpu_count() or 2) - 1)),
+            passed=None if residence is None else residence.passed,
         )
+        if residence is not None:
+            residence.fail = crew.fail
+        return crew
 
     def _complete(self, step: Step, values: list[gather.Values]) -> Columns:
         if len(self._schema) > len(values):

@@ -98,6 +98,10 @@ class Schedule:
         rows = int(layout.rows.sum())
         return self.plan.share.batch_size * int(layout.raw_bytes.sum()) // max(1, rows)
 
+    def last_of(self, block: int) -> int:
+        """The number of the last step that may take rows of a block."""
+        return self._last(*self.plan.order.starts[block : block + 2].tolist())
+
     def bytes(self, unit: Unit) -> int:
         """What a unit takes decoded, about."""
         return int((unit.stop - unit.start) * self._row_bytes(unit.block))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lake.bounds import ALL, SOME
-from lake.parts import Meter, located
+from lake.parts import Meter
 from lake.plan.permutation import Ints
 from lake.snapshot import Snapshot
 from lake.where import Condition, Mask
@@ -64,7 +64,7 @@ def mask(snapshot: Snapshot, condition: Condition, number: int, meter: Meter) ->
     shard, names = snapshot.shard(number), list(condition.columns)
     if not names:
         return condition.mask(pa.record_batch({"": pa.nulls(shard.rows)}))
-    with located(snapshot.label, number):
+    with snapshot.located(number):
         columns = snapshot.reader.read(shard, names, [(0, shard.rows)], meter)
     table = snapshot.reader.table(columns, names).combine_chunks()
     return np.concatenate([condition.mask(batch) for batch in table.to_batches()])

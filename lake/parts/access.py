@@ -1,0 +1,286 @@
+"""How the bytes of a part are come by: mapped in the lake's folder, whole in the cache, or ranges of it.
+
+Of a bucket, what a scan will read whole is brought into the cache and stays open while somebody wants it. Other
+reads take only the bytes of the batches and columns asked for where that costs less, a request counting as
+much as `REQUEST` bytes. Whatever this process reads for the first time is verified; damage raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lake.cache import Cache, Lease
+from lake.errors import IntegrityError
+from lake.format import names, part
+from lake.format.values import Part
+from lake.parts.chunk import Chunk
+from lake.parts.copies import Copies
+from lake.parts.flight import Flight, Pace
+from lake.parts.meter import Meter
+from lake.parts.ranges import Ranges
+from lake.parts.workers import URGENT, Work, Workers
+from lake.stores.base import Store
+
+REQUEST: Final = 2**20  # bytes that a request is worth
+DOWNLOADS: Final = 8  # requests at once
+FETCHES: Final = 3  # of bytes that turn out not to be what they should be
+
+_OPEN: Final = 256  # parts of a folder that are kept mapped
+
+
+class Opened:
+    """A part that is open, and what was read of it before where that costs no memory."""
+
+    __slots__ = ("chunks", "mapped", "part", "source")
+
+    def __init__(self, one: Part, data: Any, stored: pa.Schema) -> None:
+        self.part, self.source = one, part.OpenPart(data, one, stored)
+        self.mapped = one.codec == "none"
+        self.chunks: dict[str, list[Chunk | None]] = {name: [None] * len(one.batches) for name in one.fields}
+
+
+class Access:
+    """The parts of one version. Thread-safe. `cache` None: a part that must be whole is held in memory."""
+
+    def __init__(self, store: Store, cache: Cache | None, stored: pa.Schema) -> None:
+        self.copies = Copies(store)
+        self.cache, self._stored = cache, stored
+        self.workers = Workers(DOWNLOADS, "lake-request", self._slow)
+        self._in_place = store.local_path(names.LAKE) is not None
+        self._ranges = Ranges(self.copies, self.workers)
+        self._open: OrderedDict[str, Opened] = OrderedDict()
+        self._flights: dict[str, Flight] = {}
+        self._wanted: Counter[str] = Counter()  # by how many each part of a bucket is wanted open
+        self._order = URGENT + 1  # of the next flight among all
+        self._pace = Pace()
+        self._doubted: set[str] = set()
+        self._seen: dict[str, int] = {}  # bits of the columns of batches that were verified, by part
+        self._lock = threading.RLock()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def opened(self, one: Part) -> Opened | None:
+        """The part, if it is open."""
+        with self._lock:
+            found = self._open.get(one.digest)
+            if found is not None:
+                self._open.move_to_end(one.digest)
+            return found
+
+    def read(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> Opened | list[pa.RecordBatch]:
+        """The open part, or these columns of these record batches of it, as stored.
+
+        Raises:
+            IntegrityError: damage, or no copy.
+        """
+        known = self.opened(one)
+        if known is not None:
+            return known
+        if self._in_place:
+            return self._kept(one, self._mapped_in_place(one))
+        if self.cache is None:
+            return Opened(one, self.copies.read(one, 0, one.bytes, meter), self._stored)
+        with self._lock:
+            flight = self._flights.get(one.digest)
+        if flight is None:
+            lease = self.cache.peek(one.digest)
+            if lease is not None:
+                meter.add(bytes_from_cache=one.bytes)
+                return Opened(one, pa.py_buffer(lease.map()), self._stored)
+            if not self.costs_less_whole(one, columns, len(indices)):
+                return self._ranged(one, indices, columns, meter)
+        with self.wanting(one, meter):
+            return self._flying(one, indices, columns, meter)
+
+    def batch(self, opened: Opened, index: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """Columns of a record batch of an open part, as stored."""
+        new = not self._has_seen(opened.part, index, columns)
+        batch = opened.source.batch(index, columns, verify=new, first_read=new)
+        self._see(opened.part, index, columns)
+        return batch
+
+    # --- having parts open --------------------------------------------------------------------
+
+    def costs_less_whole(self, one: Part, columns: Sequence[str], batches: int) -> bool:
+        """Whether all of a part costs less than these columns of so many of its batches."""
+        if self._in_place or self.cache is None:
+            return self._in_place
+        share = len(columns) / len(one.fields) * batches / len(one.batches)
+        return share * one.bytes + 2 * REQUEST * batches >= one.bytes + REQUEST
+
+    def want(self, one: Part, meter: Meter) -> None:
+        """Have a part of a bucket open, or on its way, until `unwant` is called as often."""
+        if self._in_place or self.cache is None:
+            return
+        with self._lock:
+            self._wanted[one.digest] += 1
+            if one.digest in self._open or one.digest in self._flights:
+                return
+            self._flights[one.digest] = flight = self._flight(one, meter)
+        flight.begin()
+
+    def flying(self) -> int:
+        """How many parts are on their way."""
+        with self._lock:
+            return len(self._flights)
+
+    def unwant(self, one: Part) -> None:
+        """Take one `want` back; the part that nobody wants is let go."""
+        if self._in_place or self.cache is None:
+            return
+        with self._lock:
+            self._wanted[one.digest] -= 1
+            if self._wanted[one.digest] > 0:
+                return
+            del self._wanted[one.digest]
+            self._open.pop(one.digest, None)
+            flight = self._flights.pop(one.digest, None)
+        if flight is not None:
+            flight.cancel()
+
+    @contextmanager
+    def wanting(self, one: Part, meter: Meter) -> Iterator[None]:
+        """Have a part open for as long as this lasts."""
+        self.want(one, meter)
+        try:
+            yield
+        finally:
+            self.unwant(one)
+
+    def keep(self, one: Part, meter: Meter) -> None:
+        """Have a whole part in the cache, fetched if it is not there."""
+        while self.cache is not None and not self._in_place:
+            try:
+                with self.wanting(one, meter):
+                    with self._lock:
+                        flight = self._flights.get(one.digest)
+                    if flight is not None:
+                        flight.wait()
+                    return
+            except IntegrityError:
+                if not self.mend(one):
+                    raise
+
+    def mend(self, one: Part) -> bool:
+        """Whether it makes sense to read a part again that was found damaged.
+
+        The cache verifies its file anew, once; then copies in the store that are damaged are avoided.
+        """
+        with self._lock:
+            self._open.pop(one.digest, None)
+            doubted = one.digest in self._doubted
+            self._doubted.add(one.digest)
+        if self.cache is not None and not self._in_place and not doubted:
+            self.cache.discard(one.digest)
+            return True
+        return self.copies.avoid(one)
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _flying(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> Opened | list[pa.RecordBatch]:
+        """The open part, or these batches of one that is on its way."""
+        with self._lock:
+            flight, found = self._flights.get(one.digest), self._open.get(one.digest)
+        if flight is not None:
+            data = flight.batches(indices)
+            if data is not None:
+                try:
+                    return self._decoded(one, indices, columns, data, meter)
+                except IntegrityError:  # the cache finds that out, too, and fetches it again
+                    flight.wait()
+            found = self.opened(one)
+        return self.read(one, indices, columns, meter) if found is None else found
+
+    def _decoded(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], data: Sequence[bytes], meter: Meter
+    ) -> list[pa.RecordBatch]:
+        batches = []
+        for index, octets in zip(indices, data, strict=True):
+            head = self._ranges.head_for(one, octets, index, self._stored, meter)
+            new = not self._has_seen(one, index, columns)
+            batches.append(
+                part.decode_batch(one, index, octets, columns, self._stored, head=head, first_read=new)
+            )
+            self._see(one, index, columns)
+        return batches
+
+    def _ranged(
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+    ) -> list[pa.RecordBatch]:
+        new = [not self._has_seen(one, index, columns) for index in indices]
+        for attempt in range(FETCHES):
+            try:
+                batches = self._ranges.batches(one, indices, columns, self._stored, meter, new)
+                break
+            except IntegrityError as error:
+                if attempt == FETCHES - 1:
+                    raise IntegrityError(f"{error}, after {FETCHES} fetches", digest=one.digest) from error
+        for index in indices:
+            self._see(one, index, columns)
+        return batches
+
+    def _kept(self, one: Part, opened: Opened) -> Opened:
+        with self._lock:
+            opened = self._open.setdefault(one.digest, opened)
+            while len(self._open) > _OPEN:
+                self._open.popitem(last=False)
+            return opened
+
+    def _mapped_in_place(self, one: Part) -> Opened:
+        for key in self.copies.keys(one):
+            path = self.copies.store.local_path(key)
+            if path is not None and path.exists():
+                with pa.memory_map(str(path)) as file:
+                    return Opened(one, file.read_buffer(), self._stored)
+        raise IntegrityError(f"no copy of it in {self.copies.store.url}", digest=one.digest)
+
+    # --- flights ------------------------------------------------------------------------------
+
+    def _flight(self, one: Part, meter: Meter) -> Flight:
+        assert self.cache is not None
+        self._order += 1
+        return Flight(
+            one, self.cache, self.copies, self.workers, self._pace, meter, self._landed, priority=self._order
+        )
+
+    def _landed(self, flight: Flight, lease: Lease | None, error: BaseException | None) -> None:
+        digest = flight.part.digest
+        opened = None if lease is None else Opened(flight.part, pa.py_buffer(lease.map()), self._stored)
+        with self._lock:
+            if self._flights.get(digest) is flight:
+                del self._flights[digest]
+                if opened is not None:
+                    self._open[digest] = opened
+
+    def _slow(self) -> Work | None:
+        """A request that hangs and should be sent again."""
+        with self._lock:
+            flights = list(self._flights.values())
+        return next((work for flight in flights if (work := flight.slow()) is not None), None)
+
+    # --- what was verified --------------------------------------------------------------------
+
+    def _has_seen(self, one: Part, index: int, columns: Iterable[str]) -> bool:
+        bits = _bits(one, index, columns)
+        with self._lock:
+            return self._seen.get(one.digest, 0) & bits == bits
+
+    def _see(self, one: Part, index: int, columns: Iterable[str]) -> None:
+        with self._lock:
+            self._seen[one.digest] = self._seen.get(one.digest, 0) | _bits(one, index, columns)
+
+
+def _bits(one: Part, index: int, columns: Iterable[str]) -> int:
+    """A bit for each of the columns of a record batch."""
+    first = index * len(one.fields)
+    return sum(1 << (first + one.fields.index(name)) for name in columns)

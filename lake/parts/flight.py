@@ -1,0 +1,284 @@
+"""A part on its way into the cache, of which record batches can be had before it is whole.
+
+One process of the machine fetches it; in the others a flight only waits. Bytes that are needed now come before
+those that will be; a request that hangs is sent a second time, and the first answer counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from lake.cache import Cache, Lease, Sink
+from lake.format.values import Part
+from lake.parts.copies import Copies
+from lake.parts.meter import Meter
+from lake.parts.workers import URGENT, Work, Workers
+
+REQUEST_BYTES: Final = 4 * 2**20  # of a request for what is not needed now, about
+
+_HEDGED_SHARE: Final = 20  # at most one request of so many is sent twice
+_SLOW: Final = 3  # times the 95th percentile of recent requests
+_SLOW_SECONDS: Final = 0.5  # below which nothing is slow
+_REQUEST_COST: Final = 2**20  # bytes that a request is worth, besides its own
+
+_ABSENT, _ASKED, _HERE = range(3)
+
+
+class _Cancelled(Exception):
+    """Nobody wants the part any more."""
+
+
+class Pace:
+    """How long requests take, and which are slow. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=200)  # seconds for each byte of cost
+        self._asked = self._hedged = 0
+        self._lock = threading.Lock()
+
+    def note(self, size: int, seconds: float) -> None:
+        """A request was answered."""
+        with self._lock:
+            self._asked += 1
+            self._recent.append(seconds / (size + _REQUEST_COST))
+
+    def is_slow(self, size: int, seconds: float) -> bool:
+        """Whether a request that has taken so long should be sent again; it then counts as sent."""
+        with self._lock:
+            if seconds < _SLOW_SECONDS or self._hedged * _HEDGED_SHARE > self._asked or not self._recent:
+                return False
+            usual = sorted(self._recent)[len(self._recent) * 95 // 100]
+            if seconds < _SLOW * usual * (size + _REQUEST_COST):
+                return False
+            self._hedged += 1
+            return True
+
+
+@dataclass(eq=False)
+class _Request:
+    """Bytes of neighbouring segments that were asked for."""
+
+    segments: range
+    start: int
+    length: int
+    since: float = field(default_factory=time.perf_counter)
+    again: bool = False  # it was sent a second time
+
+
+class Flight:
+    """One part being fetched into the cache, for as long as somebody wants it.
+
+    `landed` is called once, in the flight's own thread, with the lease or the error that it ended with.
+    """
+
+    def __init__(
+        self,
+        one: Part,
+        cache: Cache,
+        copies: Copies,
+        workers: Workers,
+        pace: Pace,
+        meter: Meter,
+        landed: Callable[[Flight, Lease | None, BaseException | None], None],
+        *,
+        priority: int,
+    ) -> None:
+        self.part = one
+        self._cache, self._copies, self._workers, self._pace = cache, copies, workers, pace
+        self._meter, self._landed, self._priority = meter, landed, priority
+        self._starts = [
+            0,
+            *(batch.offset for batch in one.batches[1:]),
+            one.bytes,
+        ]  # of segments: one a batch
+        self._states = bytearray(len(one.batches))
+        self._requests: list[_Request] = []
+        self._sink: Sink | None = None
+        self._readers = 0
+        self._error: BaseException | None = None
+        self._over = self._cancelled = False
+        self._turn = threading.Condition()
+
+    def begin(self) -> None:
+        """Start fetching."""
+        threading.Thread(target=self._run, name="lake-fetch", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        with self._turn:
+            self._cancelled = True
+            self._turn.notify_all()
+
+    def wait(self) -> None:
+        """Have the part here as soon as can be; raises what it ended with otherwise."""
+        self.batches(range(len(self._states)))
+        with self._turn:
+            while not self._over:
+                self._turn.wait()
+            if self._error is not None:
+                raise self._error
+
+    def batches(self, indices: Sequence[int]) -> list[bytes] | None:
+        """The bytes of these record batches, asked for at once if they are not here; None: the part has landed.
+
+        Raises:
+            LakeError: what the flight ended with.
+        """
+        with self._turn:
+            while not self._over:
+                if self._sink is not None:
+                    for segments in list(self._portions(indices)):
+                        self._ask(self._sink, segments)
+                    if all(self._states[index] == _HERE for index in indices):
+                        break
+                self._turn.wait()
+            if self._over or self._sink is None:
+                if self._error is not None:
+                    raise self._error
+                return None
+            sink = self._sink
+            self._readers += 1
+        try:
+            extents = [self.part.batches[index] for index in indices]
+            return [sink.read_at(each.offset, each.meta_length + each.length) for each in extents]
+        finally:
+            with self._turn:
+                self._readers -= 1
+                self._turn.notify_all()
+
+    # --- the flight's own thread --------------------------------------------------------------
+
+    def _run(self) -> None:
+        lease, error = None, None
+        try:
+            lease = self._cache.file(self.part.digest, self.part.bytes, self._fill)
+        except BaseException as raised:
+            error = raised
+        try:
+            self._landed(self, lease, error)
+        except BaseException as raised:
+            error = error or raised
+        with self._turn:
+            self._over, self._error, self._sink = True, error, None
+            self._turn.notify_all()
+
+    def _fill(self, sink: Sink) -> None:
+        """Fetch all bytes: what the cache calls in the one process that fetches, anew if they were wrong."""
+        with self._turn:
+            self._sink, self._states, self._requests, self._error = (
+                sink,
+                bytearray(len(self._states)),
+                [],
+                None,
+            )
+            self._turn.notify_all()
+            for segments in self._portions(range(len(self._states))):
+                self._workers.submit(self._priority, self._working(sink, segments))
+            try:
+                while self._readers or not all(state == _HERE for state in self._states):
+                    if self._cancelled:
+                        raise _Cancelled
+                    if self._error is not None:
+                        raise self._error
+                    self._turn.wait()
+            finally:
+                self._sink = None
+
+    def _portions(self, indices: Iterable[int]) -> Iterable[range]:
+        """Those of these segments that nobody has asked for, in runs of about a request's size."""
+        for run in _runs(index for index in indices if self._states[index] == _ABSENT):
+            first = run.start
+            for index in run:
+                if self._starts[index + 1] - self._starts[first] >= REQUEST_BYTES or index + 1 == run.stop:
+                    yield range(first, index + 1)
+                    first = index + 1
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _working(self, sink: Sink, segments: range) -> Work:
+        """Work that asks for those of these segments that nobody has asked for when it begins."""
+
+        def work() -> None:
+            with self._turn:
+                if sink is not self._sink:
+                    return
+                runs = list(_runs(index for index in segments if self._states[index] == _ABSENT))
+                requests = [self._asked(run) for run in runs]
+            for request in requests:
+                self._carry_out(sink, request)
+
+        return work
+
+    def _ask(self, sink: Sink, segments: range) -> None:
+        """Ask for segments now (with the lock held)."""
+        request = self._asked(segments)
+        self._workers.submit(URGENT, partial(self._carry_out, sink, request))
+
+    def _asked(self, segments: range) -> _Request:
+        for index in segments:
+            self._states[index] = _ASKED
+        start = self._starts[segments.start]
+        request = _Request(segments, start, self._starts[segments.stop] - start)
+        self._requests.append(request)
+        return request
+
+    def slow(self) -> Work | None:
+        """Work that sends the request that has hung for long once more; None if none has."""
+        with self._turn:
+            sink, now = self._sink, time.perf_counter()
+            if sink is None:
+                return None
+            for request in self._requests:
+                if not request.again and self._pace.is_slow(request.length, now - request.since):
+                    request.again = True
+                    return partial(self._carry_out, sink, request)
+        return None
+
+    def _carry_out(self, sink: Sink, request: _Request) -> None:
+        if sink is not self._sink or self._cancelled:
+            return
+        begin, buffer = time.perf_counter(), memoryview(bytearray(request.length))
+        try:
+            self._copies.read_into(self.part, request.start, buffer, self._meter, lambda: self._cancelled)
+            self._pace.note(request.length, time.perf_counter() - begin)
+            self._land(sink, request, buffer)
+        except Exception as error:
+            with self._turn:
+                if sink is self._sink and request in self._requests:
+                    self._error = error
+                    self._turn.notify_all()
+
+    def _land(self, sink: Sink, request: _Request, buffer: memoryview) -> None:
+        with self._turn:
+            if sink is not self._sink or request not in self._requests:
+                return  # the other answer came first
+            self._requests.remove(request)
+            self._readers += 1  # the sink stays open while it is written to
+        try:
+            sink.write_at(request.start, buffer)
+            with self._turn:
+                for index in request.segments:
+                    self._states[index] = _HERE
+        finally:
+            with self._turn:
+                self._readers -= 1
+                self._turn.notify_all()
+
+
+def _runs(indices: Iterable[int]) -> Iterable[range]:
+    """Ascending numbers as runs of neighbours."""
+    first = last = -2
+    for index in indices:
+        if index != last + 1:
+            if last >= 0:
+                yield range(first, last + 1)
+            first = index
+        last = index
+    if last >= 0:
+        yield range(first, last + 1)

@@ -1,0 +1,118 @@
+"""A few threads for work that waits: what is urgent first. Threads without work for a second end."""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+Work: TypeAlias = Callable[[], object]
+
+URGENT: Final = 0  # priorities: lower first
+
+_IDLE_SECONDS: Final = 1.0
+_EXIT_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 0.2  # between two looks for work that hangs
+
+
+class Workers:
+    """Does work in at most `limit` threads at once. Work does not raise.
+
+    While `calm`, only urgent work begins: it has the network for itself. `spare` is asked for more by threads
+    that have nothing to do while others are at work.
+    """
+
+    def __init__(self, limit: int, name: str, spare: Callable[[], Work | None] = lambda: None) -> None:
+        self._calm = False
+        self._limit, self._name, self._spare = limit, name, spare
+        self._waiting: list[tuple[int, int, Work]] = []
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._idle = self._busy = 0
+        self._ended = False
+        self._pid = os.getpid()
+        self._turn = threading.Condition()
+        _all.add(self)
+
+    @property
+    def calm(self) -> bool:
+        """Whether only urgent work begins."""
+        return self._calm
+
+    @calm.setter
+    def calm(self, calm: bool) -> None:
+        if calm != self._calm:
+            with self._turn:
+                self._calm = calm
+                self._turn.notify_all()
+
+    def submit(self, priority: int, work: Work) -> None:
+        """Have `work` done, before all that has a higher priority number and has not begun."""
+        with self._turn:
+            heapq.heappush(self._waiting, (priority, next(self._numbers), work))
+            if self._idle:
+                self._turn.notify()
+            elif len(self._threads) < self._limit and not self._ended:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+
+    def end(self) -> None:
+        """Begin nothing any more."""
+        with self._turn:
+            self._ended = True
+            self._waiting.clear()
+            self._turn.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for what is being done."""
+        deadline = time.monotonic() + seconds
+        for thread in list(self._threads):
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _run(self) -> None:
+        while (taken := self._take()) is not None:
+            taken()
+            del taken
+            with self._turn:
+                self._busy -= 1
+
+    def _take(self) -> Work | None:
+        deadline = time.monotonic() + _IDLE_SECONDS
+        while True:
+            with self._turn:
+                if self._waiting and (self._waiting[0][0] == URGENT or not self._calm):
+                    self._busy += 1
+                    return heapq.heappop(self._waiting)[2]
+                left = deadline - time.monotonic()
+                if self._ended or (left <= 0 and not self._waiting):
+                    self._threads.remove(threading.current_thread())
+                    return None
+                self._idle += 1
+                woken = self._turn.wait(_LOOK_SECONDS)
+                self._idle -= 1
+                look = self._busy and not woken
+            extra = self._spare() if look else None  # which takes locks of its own
+            if extra is not None:
+                with self._turn:
+                    self._busy += 1
+                return extra
+
+
+_all: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Have no thread run on into the end of the interpreter."""
+    workers = [each for each in _all if each._pid == os.getpid()]  # a forked child has none of these threads
+    for each in workers:
+        each.end()
+    for each in workers:
+        each.join(_EXIT_SECONDS)

@@ -1,0 +1,265 @@
+"""What a scan of a bucket keeps in this machine's cache: room that it is promised, and parts brought in ahead.
+
+A scan is done with parts in an order that its plan knows. Those up to a window's bytes beyond what it is done
+with are open or on their way; what it is done with is let go. The scans of one plan share the room.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lake import plan
+from lake.cache import Needs
+from lake.format.values import Part
+from lake.parts import Meter
+from lake.plan import EpochPlan, Selection
+from lake.plan.permutation import Ints
+from lake.scan.schedule import Schedule
+from lake.snapshot import Snapshot
+
+AHEAD_BYTES: Final = 64 * 2**20  # brought in beyond the window, where the budget has room
+AHEAD_SHARE: Final = 16  # of the budget that this may be
+FLIGHTS: Final = 16  # parts on their way beside those of one window
+
+_LOOK_SECONDS: Final = 0.02  # between two looks at parts on their way
+_IDLE_SECONDS: Final = 1.0  # after which a thread without work ends
+
+
+class Residence:
+    """One iteration's part of the cache. Thread-safe.
+
+    Raises:
+        BudgetError: the window does not fit the cache, or has not within the cache's patience.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        columns: Sequence[str],
+        schedule: Schedule,
+        selection: Selection | None,
+        first: int,
+        meter: Meter,
+    ) -> None:
+        assert snapshot.cache is not None
+        self._snapshot, self._columns, self._selection = snapshot, list(columns), selection
+        self._schedule, self._meter, self._access = schedule, meter, snapshot.reader.access
+        self._files = files(snapshot, columns, schedule.plan)
+        needs = self._files.needs()
+        self._bytes, self._room = needs.starts, room(snapshot, columns, schedule.plan)
+        self._flights = FLIGHTS + min(schedule.plan.order.window, 64)
+        self._whole = lru_cache(maxsize=256)(self._read_whole)
+        self._wanted: dict[int, Part] = {}  # by the number of the file
+        self._done = self._begun = 0  # files
+        self._front = first  # the first step that is not gathered
+        self._closed = False
+        self.fail: Callable[[BaseException], object] | None = None  # told of what goes wrong in the thread
+        self._thread: threading.Thread | None = None
+        self._turn = threading.Condition()
+        self._pass_by(first)
+        self._reservation = snapshot.cache.reserve(
+            _identity(schedule.plan),
+            f"scan of {snapshot.label}",
+            self._room,
+            needs,
+            epoch=schedule.plan.epoch,
+            position=self._done,
+        )
+        self._begun = self._done
+        self._access.workers.calm = True
+        self._bring()
+        self.passed(first)
+
+    @contextmanager
+    def having(self, shard: int) -> Iterator[None]:
+        """Have the parts of a shard that are read whole open or on their way."""
+        with ExitStack() as stack:
+            for one in self._whole(shard):
+                stack.enter_context(self._access.wanting(one, self._meter))
+            yield
+
+    def settled(self) -> None:
+        """The first rows are here: what follows may share the network with what is urgent."""
+        self._access.workers.calm = False
+
+    def passed(self, front: int) -> None:
+        """The steps before `front` are gathered."""
+        with self._turn:
+            self._front = max(self._front, front)
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="lake-ahead", daemon=True)
+                self._thread.start()
+            self._turn.notify()
+
+    def close(self) -> None:
+        """Let everything go."""
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            self._turn.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()  # it waits for nothing but the index of the cache
+        for number in list(self._wanted):
+            self._let_go(number)
+        self._access.workers.calm = False
+        self._reservation.close()
+
+    # --- in a thread of its own ---------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._follow()
+        except BaseException as error:
+            with self._turn:
+                self._thread = None
+            if self.fail is not None:
+                self.fail(error)
+
+    def _follow(self) -> None:
+        while True:
+            with self._turn:
+                front = self._front
+            self._advance(front)
+            waiting = self._bring()
+            with self._turn:
+                idle = front == self._front and not self._closed
+                if idle and not self._turn.wait(_LOOK_SECONDS if waiting else _IDLE_SECONDS):
+                    idle = not waiting
+                else:
+                    idle = False
+                if self._closed or idle:
+                    self._thread = None
+                    return
+
+    def _advance(self, front: int) -> None:
+        """Let go what no step from `front` on needs."""
+        before = self._done
+        self._pass_by(front)
+        if self._done > before:
+            for number in [number for number in self._wanted if number < self._done]:
+                self._let_go(number)
+            self._begun = max(self._begun, self._done)
+            self._reservation.advance(self._done)
+
+    def _pass_by(self, front: int) -> None:
+        """Count the files that no step from `front` on needs."""
+        while self._done < len(self._files.blocks):
+            if self._schedule.last_of(int(self._files.blocks[self._done])) >= front:
+                break
+            self._done += 1
+
+    def _bring(self) -> bool:
+        """Begin to bring in what has room; whether there is more to be begun when something has landed."""
+        while self._begun < len(self._files.blocks):
+            if (
+                self._bytes[self._begun + 1] - self._bytes[self._done] > self._room
+                and self._begun > self._done
+            ):
+                return False
+            if self._access.flying() >= self._flights:
+                return True
+            number = self._begun
+            self._begun += 1
+            digest = self._files.digests[number].tobytes().hex()
+            for one in self._whole(int(self._files.shards[number])):
+                if one.digest == digest:
+                    self._access.want(one, self._meter)
+                    self._wanted[number] = one
+        return False
+
+    def _let_go(self, number: int) -> None:
+        self._access.unwant(self._wanted.pop(number))
+
+    def _read_whole(self, number: int) -> list[Part]:
+        """The parts of a shard of which the epoch reads so much that all of it costs less."""
+        found, shard = [], self._snapshot.shard(number)
+        for one in shard.parts:
+            held = [name for name in self._columns if name in one.fields]
+            batches = len(one.batches)
+            if self._selection is not None:
+                batches = len(np.unique(self._selection.rows(number) // one.batches[0].rows))
+            if held and self._access.costs_less_whole(one, held, batches):
+                found.append(one)
+        return found
+
+
+class Files(NamedTuple):
+    """The parts that an epoch uses on this machine, in the order in which it is done with them."""
+
+    shards: Ints
+    blocks: Ints  # the block after which the part is not needed, or not until it comes again
+    digests: npt.NDArray[np.uint8]  # [n, 32]
+    sizes: Ints
+
+    def needs(self) -> Needs:
+        """The same, as the cache takes it."""
+        prefixes = np.ascontiguousarray(self.digests[:, :8]).view(">u8").reshape(-1)
+        return Needs(prefixes.astype(np.uint64), self.sizes)
+
+
+def files(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> Files:
+    """The parts that an epoch uses on this machine."""
+    shards, blocks = _shards(planned)
+    firsts, digests, sizes = snapshot.manifest.held(columns)
+    counts = np.diff(firsts)[shards]
+    parts = plan.ramps(firsts[:-1][shards], counts)
+    return Files(np.repeat(shards, counts), np.repeat(blocks, counts), digests[parts], sizes[parts])
+
+
+def _shards(planned: EpochPlan) -> tuple[Ints, Ints]:
+    """The shards that an epoch uses on this machine, and after which block it is done with each."""
+    order = planned.order
+    found: list[tuple[Ints, Ints, npt.NDArray[np.float64]]] = []
+    for number in plan.machine_partitions(planned):
+        start, stop = planned.share.partitions.run(number)
+        if start == stop:
+            continue
+        first, last = order.locate(start)[0], order.locate(stop - 1)[0]
+        if order.window == len(order.visit):
+            places, after = np.arange(order.window), np.full(order.window, last)
+        else:
+            places = np.arange(first, last + order.window)
+            after = np.minimum(places, last)
+        progress = (after - first + 1) / (last - first + 1)
+        found.append((order.visit.take(places, mode="wrap"), after, progress))
+    if not found:
+        return order.visit[:0], order.visit[:0]
+    shards, blocks, progress = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+    in_turn = np.argsort(progress, kind="stable")  # partitions advance together
+    return shards[in_turn], blocks[in_turn]
+
+
+def room(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> int:
+    """Bytes of the cache to ask for: the window, and something to bring in ahead.
+
+    Raises:
+        BudgetError: the window exceeds the budget; says what would not.
+    """
+    needed = plan.resident_bytes(planned)
+    budget = None if snapshot.cache is None else snapshot.cache.budget
+    if budget is None:
+        return needed + AHEAD_BYTES
+    if needed > budget:
+        smaller = {
+            f"columns=[{name!r}]": int(snapshot.manifest.sizes([name])[0].sum()) for name in columns[:64]
+        }
+        least = min(smaller, key=lambda name: smaller[name])
+        plan.check_budget(planned, budget, others={least: smaller[least]})
+    return min(budget, needed + min(AHEAD_BYTES, budget // AHEAD_SHARE))
+
+
+def _identity(planned: EpochPlan) -> str:
+    """What scans have in common that use the same parts in the same order on this machine."""
+    said = [dict(planned.facts), planned.partitions, plan.machine_partitions(planned)]
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
