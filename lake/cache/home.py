@@ -13,13 +13,16 @@ Every name is derived here and parsed here; what does not parse is not ours and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from lake import _os
 from lake.errors import ConfigError, FormatError
 
 STORED: Final = ""  # the layouts, as the end of a key
@@ -110,9 +113,16 @@ class Home:
                 f"{self.root} holds {len(foreign)} things that no cache put there (like {min(foreign)!r}); "
                 "a cache deletes files, so give it a directory of its own"
             )
-        fresh = self.root / f"{self.marker.name}.{os.getpid()}"
+        fresh = self.root / f"{self.marker.name}.{uuid.uuid4().hex}"
         fresh.write_text(json.dumps({"lake cache": _FORMAT}) + "\n", "utf-8")
-        fresh.replace(self.marker)
+        try:  # never in place of another's: the marker is also what is locked
+            _os.link_new(str(fresh), str(self.marker))
+        except FileExistsError:
+            fresh.unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno != errno.ENOTSUP:
+                raise
+            fresh.replace(self.marker)
 
     def _check(self) -> None:
         try:
