@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 
 from lake.archives.table import Member, Table
 
 CHUNK = 1 << 20
+_RUN, _RUN_BYTES = 256, 8 << 20  # members, and their bytes, that are read at once on the way forward
+
+T = TypeVar("T")
+Found = TypeVar("Found")
 
 
 class Content(Protocol):
     """An archive of one format. Pickles; everything may be called from any thread."""
 
     table: Table
-    costly: bool  # whether a read costs more than a copy, so that members are worth keeping
+
+    def dear(self, number: int) -> bool:
+        """Whether reading the member again costs much more than a copy, so that it is worth keeping."""
 
     def member(self, number: int) -> Member:
         """What is known of a member."""
@@ -25,6 +33,9 @@ class Content(Protocol):
 
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
         """The same for several, reading what lies close together at once."""
+
+    def forward(self) -> Iterator[bytes]:
+        """All members, one after the other."""
 
     def chunks(self, number: int) -> Iterator[bytes]:
         """The member's bytes in pieces of at most 1 MiB; the checks are done when it ends."""
@@ -74,3 +85,55 @@ def coalesce(spans: Sequence[tuple[int, int]], gap: int, most: int) -> Iterator[
         start, end, which = a, b, [number]
     if which:
         yield start, end, which
+
+
+def runs(sizes: Sequence[int]) -> Iterator[range]:
+    """All members in runs, small in number and in bytes.
+
+    >>> [*runs([1 << 20, 9 << 20, 1, 1])]
+    [range(0, 1), range(1, 2), range(2, 4)]
+    """
+    first, size = 0, 0
+    for number, more in enumerate(sizes):
+        if number > first and (number - first == _RUN or size + more > _RUN_BYTES):
+            yield range(first, number)
+            first, size = number, 0
+        size += more
+    if first < len(sizes):
+        yield range(first, len(sizes))
+
+
+def ahead(call: Callable[[T], Found], items: Iterable[T], threads: int) -> Iterator[Found]:
+    """What `call` makes of each item, in order; made up to `threads` items ahead by as many threads."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="lake-archive") as pool:
+        coming: deque[Future[Found]] = deque()
+        try:
+            for item in items:
+                coming.append(pool.submit(call, item))
+                if len(coming) > threads:
+                    yield coming.popleft().result()
+            while coming:
+                yield coming.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def cut(chunks: Iterator[bytes], spans: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """The spans, ascending, of what the chunks make together.
+
+    >>> [*cut(iter([b"abc", b"def"]), [(1, 2), (2, 5), (5, 5)])]
+    [b'b', b'cde', b'']
+    """
+    data, begin = b"", 0
+    for start, stop in spans:
+        parts, at = [], start
+        while at < stop:
+            if at >= begin + len(data):
+                begin += len(data)
+                data = next(chunks, b"")
+                if not data:
+                    raise EOFError("it was longer when it was opened")
+                continue
+            parts.append(data[at - begin : stop - begin])
+            at += len(parts[-1])
+        yield b"".join(parts)

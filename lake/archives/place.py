@@ -9,22 +9,28 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from lake import config
+from lake.archives.content import CHUNK, ahead
 from lake.errors import ArchiveError, NotFoundError
 from lake.stores import Store, open_store
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_REQUEST = 4 << 20  # bytes of one request of many
 _MOST_AT_ONCE = 1 << 30  # Linux reads at most 2 GiB a call, macOS fails above
 
 
 class Bytes(Protocol):
-    """Bytes that are read by position, from any thread."""
+    """Bytes that are read by position, from any thread, or all of them from the start."""
 
     def read_at(self, start: int, length: int) -> bytes:
         """Exactly these bytes, or an ArchiveError."""
+
+    def stream(self) -> Iterator[bytes]:
+        """All of them, in pieces."""
 
 
 class Place(Bytes, Protocol):
@@ -74,7 +80,7 @@ class LocalFile:
             self._fd = os.open(self._path, _FLAGS)
         except FileNotFoundError:
             raise NotFoundError(f"no archive {self.name!r} (in {Path.cwd()})") from None
-        self.close = weakref.finalize(self, os.close, self._fd)
+        self._close = weakref.finalize(self, os.close, self._fd)
         found = os.fstat(self._fd)
         self.size = found.st_size
         self.identity = f"{self._path}|{found.st_ino}|{found.st_size}|{found.st_mtime_ns}"
@@ -86,8 +92,18 @@ class LocalFile:
     def read_at(self, start: int, length: int) -> bytes:
         """Exactly these bytes, in one system call for anything below 1 GiB."""
         data = self._read(start, min(length, _MOST_AT_ONCE))
-        if len(data) == length:
-            return data
+        return data if len(data) == length else self._rest(start, length, data)
+
+    def stream(self) -> Iterator[bytes]:
+        """The file, in pieces."""
+        return (self.read_at(at, min(CHUNK, self.size - at)) for at in range(0, self.size, CHUNK))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._fd = -1
+        self._close()
+
+    def _rest(self, start: int, length: int, data: bytes) -> bytes:
         pieces = [data]
         while pieces[-1] and (left := length - sum(map(len, pieces))):
             pieces.append(self._read(start + length - left, min(left, _MOST_AT_ONCE)))
@@ -96,11 +112,11 @@ class LocalFile:
         return b"".join(pieces)
 
     def _read(self, start: int, length: int) -> bytes:
-        if not self.close.alive:
+        if self._fd < 0:
             raise ValueError(f"{self.name} is closed")
         if self._lock is None:
             return os.pread(self._fd, length, start)
-        with self._lock:
+        with self._lock:  # Windows
             os.lseek(self._fd, start, os.SEEK_SET)
             return os.read(self._fd, length)
 
@@ -136,6 +152,11 @@ class StoredObject:
         if len(data) != length:
             raise _short(self.name, start, length)
         return data
+
+    def stream(self) -> Iterator[bytes]:
+        """The object, by several requests at once."""
+        starts = range(0, self.size, _REQUEST)
+        return ahead(lambda at: self.read_at(at, min(_REQUEST, self.size - at)), starts, 4)
 
     def close(self) -> None:
         """Nothing is held."""

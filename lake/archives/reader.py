@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {".zip": "zip", ".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.zst": "zst", ".tzst": "zst"}
 _MAGIC = {b"PK\3\4": "zip", b"PK\5\6": "zip", b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst"}
-_BATCH = 64  # members that an iteration asks for at once
-_BATCH_BYTES = 8 << 20
 
 
 class Archive(Sequence[bytes]):
@@ -83,8 +81,7 @@ class Archive(Sequence[bytes]):
         return self._read(self._number(number))
 
     def __iter__(self) -> Iterator[bytes]:
-        for run in self._runs():
-            yield from self.read_many(run)
+        return self._content.forward()  # what is read once, in order, is not worth keeping
 
     def member(self, which: str | int) -> Member:
         """What the archive says of a member, without reading it."""
@@ -106,11 +103,13 @@ class Archive(Sequence[bytes]):
         kept = self._kept
         if kept is None:
             return self._content.read_many(numbers)
-        found = [kept.get(number) for number in numbers]
+        dear = self._content.dear
+        found = [kept.get(number) if dear(number) else None for number in numbers]
         missing = [number for number, data in zip(numbers, found, strict=True) if data is None]
         fresh = dict(zip(missing, self._content.read_many(missing), strict=True))
         for number, data in fresh.items():
-            kept.put(number, data)
+            if dear(number):
+                kept.put(number, data)
         return [fresh[n] if data is None else data for n, data in zip(numbers, found, strict=True)]
 
     def open(self, which: str | int) -> IO[bytes]:
@@ -155,7 +154,7 @@ class Archive(Sequence[bytes]):
 
     def _read(self, number: int) -> bytes:
         kept = self._kept
-        if kept is None:
+        if kept is None or not self._content.dear(number):
             return self._content.read(number)
         data = kept.get(number)
         if data is None:
@@ -184,19 +183,6 @@ class Archive(Sequence[bytes]):
 
         near = difflib.get_close_matches(name, self.names[:10_000], 1)
         return f"; nearest: {near[0]!r}" if near else ""
-
-    def _runs(self) -> Iterator[list[int]]:
-        """All members in runs that are small in number and in bytes."""
-        run: list[int] = []
-        size = 0
-        for number, more in enumerate(self._content.table.size):
-            if run and (len(run) == _BATCH or size + more > _BATCH_BYTES):
-                yield run
-                run, size = [], 0
-            run.append(number)
-            size += more
-        if run:
-            yield run
 
 
 def archive(
@@ -242,7 +228,8 @@ def archive(
         place.close()
         raise
     kind = "zip" if codec == "zip" else f"tar.{codec}".rstrip(".")
-    kept = Ring(budget, content.table.size) if budget and content.costly else None
+    dear = any(map(content.dear, range(len(content.table.names))))
+    kept = Ring(budget, content.table.size) if budget and dear else None
     return Archive(place, kind, content, kept)
 
 

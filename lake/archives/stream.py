@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -50,7 +50,7 @@ def open_tar(place: Place, codec: str, limits: Limits, cache: Cache | None) -> T
     """
     if not codec:
         table = tar.index(place)
-        return TarContent(place.name, table, place, limits, remote=place.remote, costly=place.remote)
+        return TarContent(place.name, table, place, limits, remote=place.remote, dear=place.remote)
     decoder = decoded(place, codec)
     counted = _Counted(decoder, place, limits)
     with damage(place.name):
@@ -66,7 +66,7 @@ def open_tar(place: Place, codec: str, limits: Limits, cache: Cache | None) -> T
     else:
         slow = zst.Framed(place, frames) if frames is not None and frames.largest <= _LARGE else None
         source = Streamed(place, codec, counted.done, min(table.start, default=0), cache, slow)
-    return TarContent(place.name, table, source, limits, remote=False, costly=True)
+    return TarContent(place.name, table, source, limits, remote=False, dear=True)
 
 
 class _Counted:
@@ -119,16 +119,25 @@ class Streamed:
             start += len(found[-1])
         return found[0] if len(found) == 1 else b"".join(found)
 
+    def stream(self) -> Iterator[bytes]:
+        """All of them: from the cache if they are there, else as they are decoded; nothing lands for this."""
+        lease = self._opened().peek(self._name(0))
+        if lease is None:
+            return zst.pieces(decoded(self._place, self._codec))
+        lease.close()
+        return (self.read_at(at, min(PIECE, self._size - at)) for at in range(0, self._size, PIECE))
+
     def close(self) -> None:
         """Close the file."""
         self._stream = None
         self._place.close()
 
     def _opened(self) -> Cache:
-        if self._cache is None:
-            settings = config.resolve()
-            self._cache = Cache(settings.cache_dir, settings.cache_budget)
-        return self._cache
+        with self._lock:
+            if self._cache is None:
+                settings = config.resolve()
+                self._cache = Cache(settings.cache_dir, settings.cache_budget)
+            return self._cache
 
     # --- through the cache --------------------------------------------------------------------
 

@@ -6,8 +6,9 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lake.archives.content import CHUNK, coalesce
-from lake.archives.damage import Limits, broken, clean, damage
+from lake.archives import zst
+from lake.archives.content import CHUNK, coalesce, cut, runs
+from lake.archives.damage import DAMAGE, Limits, broken, clean, damage
 from lake.archives.place import Bytes, Place
 from lake.archives.table import Member, Table
 from lake.errors import ArchiveError
@@ -15,6 +16,7 @@ from lake.errors import ArchiveError
 _HEADER_BYTES = 1 << 20  # of one extended header: more is an attack on memory
 _WINDOW = 64 << 10  # bytes that are read to see a header: most often, it sees some more
 _GAP, _SPAN = 64 << 10, 8 << 20  # what one request fetches together
+_NEAR = 4 << 10  # bytes between members that one system call reads together
 _ODD = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, RecursionError)  # of `tarfile`
 
 
@@ -22,9 +24,9 @@ class TarContent:
     """The members of a tar whose bytes can be read by position."""
 
     def __init__(
-        self, name: str, table: Table, source: Bytes, limits: Limits, *, remote: bool, costly: bool
+        self, name: str, table: Table, source: Bytes, limits: Limits, *, remote: bool, dear: bool
     ) -> None:
-        self.name, self.table, self.source, self.costly = name, table, source, costly
+        self.name, self.table, self.source, self._dear = name, table, source, dear
         self._limits, self._remote = limits, remote
 
     def member(self, number: int) -> Member:
@@ -32,24 +34,42 @@ class TarContent:
         size = self.table.size[number]
         return Member(self.table.names[number], size, size, "stored")
 
+    def dear(self, number: int) -> bool:
+        """Whether the tar is far away or compressed."""
+        return self._dear
+
     def read(self, number: int) -> bytes:
         """The member's bytes. A tar has checksums of headers only."""
         size = self._admitted(number)
-        with damage(self.name, self.table.names[number]):
+        try:
             return self.source.read_at(self.table.start[number], size) if size else b""
+        except DAMAGE as error:
+            raise broken(self.name, self.table.names[number], str(error)) from error
 
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
         """The same for several, in the order in which they lie; neighbours in a bucket share a request."""
         found = [b""] * len(numbers)
         spans = [(self.table.start[n], self.table.start[n] + self._admitted(n)) for n in numbers]
-        gap, most = (_GAP, _SPAN) if self._remote else (-1, 0)
-        for start, end, which in coalesce(spans, gap, most):
-            with damage(self.name, self.table.names[numbers[which[0]]]):
-                blob = self.source.read_at(start, end - start) if end > start else b""
-            for i in which:
-                a, b = spans[i]
-                found[i] = blob[a - start : b - start]
+        for start, end, which in coalesce(spans, _GAP if self._remote else _NEAR, _SPAN):
+            within = [(spans[i][0] - start, spans[i][1] - start) for i in which]
+            try:
+                parts = _read_spans(self.source, start, end, within)
+            except DAMAGE as error:
+                raise broken(self.name, self.table.names[numbers[which[0]]], str(error)) from error
+            for i, data in zip(which, parts, strict=True):
+                found[i] = data
         return found
+
+    def forward(self) -> Iterator[bytes]:
+        """All members, in one pass over the tar where they lie in order."""
+        starts = self.table.start
+        ends = [start + self._admitted(number) for number, start in enumerate(starts)]
+        if any(end > start for end, start in zip(ends, starts[1:], strict=False)):  # hard links
+            for run in runs(self.table.size):
+                yield from self.read_many(run)
+            return
+        with damage(self.name):
+            yield from cut(self.source.stream(), zip(starts, ends, strict=True))
 
     def chunks(self, number: int) -> Iterator[bytes]:
         """The member's bytes in pieces."""
@@ -69,6 +89,14 @@ class TarContent:
         if size > self._limits.member:
             self._limits.check_memory(size, f"{self.table.names[number]!r} in {self.name}")
         return size
+
+
+def _read_spans(source: Bytes, start: int, end: int, within: list[tuple[int, int]]) -> list[bytes]:
+    """The parts `within` (ascending) of the bytes from `start` to `end`."""
+    if isinstance(source, zst.Framed):
+        return source.read_spans([(start + a, start + b) for a, b in within])
+    blob = source.read_at(start, end - start) if end > start else b""
+    return [blob[a:b] for a, b in within] if len(within) > 1 else [blob]
 
 
 def index(place: Place) -> Table:

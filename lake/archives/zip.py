@@ -13,12 +13,13 @@ import threading
 import zlib
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import zstandard
 
-from lake.archives.content import CHUNK, Chunks, coalesce
-from lake.archives.damage import Limits, broken, clean, damage
+from lake.archives.content import CHUNK, Chunks, ahead, coalesce, runs
+from lake.archives.damage import DAMAGE, Limits, broken, clean, damage
 from lake.archives.place import Place
 from lake.archives.table import Member, Table
 from lake.archives.zst import WINDOW
@@ -35,6 +36,7 @@ _SLACK = 64  # bytes that the extra field of a local header may be longer than t
 _GAP = 64 << 10  # between members that one request fetches together
 _SPAN = 8 << 20  # bytes that one such request fetches at most
 _DEFLATE_LIMIT = 1032  # what deflate can make of one byte
+_HARMLESS = 1 << 20  # bytes: a smaller member is no bomb, whatever it is made of
 STORED, DEFLATED, BZIP2, ZSTD_OLD, ZSTD = 0, 8, 12, 20, 93
 _METHODS = {STORED: "stored", DEFLATED: "deflated", BZIP2: "bzip2", ZSTD: "zstd", ZSTD_OLD: "zstd"}
 _OTHERS = {9: "deflate64", 14: "lzma", 95: "xz", 97: "wavpack", 98: "ppmd"}
@@ -49,11 +51,10 @@ class ZipContent:
 
     def __init__(self, place: Place, limits: Limits) -> None:
         self.place, self._limits = place, limits
-        self.costly = True
         self.table = Table()
         self._stored, self._crc = array("q"), array("I")
         self._method, self._head, self._check = array("H"), array("I"), array("I")
-        self._limit = array("q")
+        self._limit, self._doubt, self._dear = array("q"), bytearray(), bytearray()
         shift, directory, pages = _directory(place)
         for entry, raw, extra in pages:
             self._add(entry, raw, extra, shift)
@@ -78,6 +79,9 @@ class ZipContent:
         self._method.append(method)
         self._head.append(_LOCAL.size + len(raw) + len(extra))
         self._check.append(zlib.crc32(raw))
+        plain = size == stored if method == STORED else method == DEFLATED and size <= _DEFLATE_LIMIT * stored
+        self._doubt.append(not plain or size > _HARMLESS)
+        self._dear.append(self.place.remote or (method != STORED and 4 * stored < 3 * size))
 
     def _part(self, directory: int) -> None:
         """Find where each entry must end: where the next begins."""
@@ -102,9 +106,14 @@ class ZipContent:
         )
         return Member(self.table.names[number], self.table.size[number], self._stored[number], name)
 
+    def dear(self, number: int) -> bool:
+        """Whether it is far away, or takes some decoding: what is hardly compressed does not."""
+        return bool(self._dear[number])
+
     def read(self, number: int) -> bytes:
         """The member's bytes, whose length and checksum are right."""
-        self._admit(number)
+        if self._doubt[number]:
+            self._admit(number)
         start, end = self._span(number)
         return self._parsed(number, self.place.read_at(start, end - start), start)
 
@@ -120,6 +129,12 @@ class ZipContent:
             for i in which:
                 found[i] = self._parsed(numbers[i], blob, start)
         return found
+
+    def forward(self) -> Iterator[bytes]:
+        """All members; several requests at once."""
+        sets = runs(self.table.size)
+        found = ahead(self.read_many, sets, 4) if self.place.remote else map(self.read_many, sets)
+        return chain.from_iterable(found)
 
     def chunks(self, number: int) -> Iterator[bytes]:
         """The member's bytes in pieces; its length and checksum are compared at the end."""
@@ -202,9 +217,13 @@ class ZipContent:
             data = self.place.read_at(start + begin, stored)
         method = self._method[number]
         if method != STORED:
-            with damage(self.place.name, self.table.names[number]):
+            try:
                 data = _DECODERS[method](data, size)
-        self._compare(number, len(data), zlib.crc32(data))
+            except DAMAGE as error:
+                raise self._broken(number, str(error)) from error
+        crc = zlib.crc32(data)
+        if crc != self._crc[number] or len(data) != size:
+            self._compare(number, len(data), crc)
         return data
 
     def _pieces(self, number: int, start: int) -> Iterator[bytes]:

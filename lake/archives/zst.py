@@ -7,16 +7,17 @@ block headers, which are cheap to follow; python-zstandard does not tell where i
 from __future__ import annotations
 
 import io
+import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import zstandard
 
-from lake.archives.content import CHUNK
+from lake.archives.content import CHUNK, ahead
 from lake.archives.locks import Lock
 from lake.archives.place import Place
 from lake.errors import ArchiveError
@@ -26,6 +27,7 @@ _MAGIC = 0xFD2FB528
 _SKIPPABLE = 0x184D2A50  # and the next 15
 _KEPT_BYTES = 64 << 20  # of decoded frames
 _KEPT = 4  # decoded frames
+_thread = threading.local()
 
 
 @dataclass(slots=True)
@@ -187,8 +189,6 @@ class Framed:
         pieces = []
         number = bisect_right(decoded, start) - 1
         while start < end:
-            if number + 1 >= len(decoded):
-                raise ArchiveError(f"{self._place.name} ends before byte {end:,} of its tar")
             data = self._frame(number)
             at = start - decoded[number]
             pieces.append(data[at : at + end - start])
@@ -196,12 +196,38 @@ class Framed:
             number += 1
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
+    def read_spans(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several spans, ascending: every frame is decoded once, whatever is kept."""
+        decoded = self._frames.decoded
+        found: list[bytes] = []
+        number, data, begin, end = -1, b"", 0, 0
+        for start, stop in spans:
+            if begin <= start and stop <= end:
+                found.append(data[start - begin : stop - begin])
+                continue
+            parts, at = [], start
+            while at < stop:
+                if not begin <= at < end:
+                    number = bisect_right(decoded, at) - 1
+                    data, begin = self._frame(number), decoded[number]
+                    end = begin + len(data)
+                parts.append(data[at - begin : stop - begin])
+                at += len(parts[-1])
+            found.append(b"".join(parts))
+        return found
+
+    def stream(self) -> Iterator[bytes]:
+        """All frames, decoded by two threads."""
+        return (data for data in ahead(self._decode, range(len(self._frames.starts)), 2) if data)
+
     def close(self) -> None:
         """Close the file."""
         self._kept.clear()
         self._place.close()
 
     def _frame(self, number: int) -> bytes:
+        if not 0 <= number < len(self._frames.starts):
+            raise ArchiveError(f"{self._place.name} ends inside its tar")
         with self._lock:
             found = self._kept.get(number)
             if found is not None:
@@ -221,7 +247,9 @@ class Framed:
         start, end = frames.starts[number], frames.ends[number]
         size = frames.decoded[number + 1] - frames.decoded[number]
         stored = self._place.read_at(start, end - start)
-        reader = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+        reader = getattr(_thread, "decoder", None)
+        if reader is None:
+            reader = _thread.decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW)
         if size and zstandard.frame_content_size(stored) == size:
             return bytes(reader.decompress(stored))
         data: bytes = reader.stream_reader(stored).read(size)

@@ -237,7 +237,7 @@ def test_other_processes_read_on(tmp_path, method):
     queue = context.Queue()
     for kind in ("zip", "tar.zst"):
         opened = lake.archive(pack(tmp_path, kind, MEMBERS))
-        list(opened)
+        assert [opened[i] for i in range(len(opened))] == [data for _, data in MEMBERS]
         before = opened.counters
         process = context.Process(target=_child, args=(opened, queue))
         process.start()

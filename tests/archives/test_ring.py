@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -61,12 +62,19 @@ def test_a_killed_process_blocks_nobody():
     ring = Ring(100, array("q", SIZES))
 
     def die() -> None:
-        with ring._alone():
+        lockf = fcntl.lockf
+
+        def lock_and_die(*arguments) -> None:
+            lockf(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
+
+        fcntl.lockf = lock_and_die
+        ring.put(2, content(2))
 
     process = multiprocessing.get_context("fork").Process(target=die)
     process.start()
     process.join()
+    assert process.exitcode == -signal.SIGKILL
 
     ring.put(3, content(3))
     assert ring.get(3) == content(3)
