@@ -70,7 +70,9 @@ class Bounds:
         if isinstance(stats, pa.ChunkedArray):
             stats = stats.combine_chunks()
         value_type = type_.value_type if pa.types.is_dictionary(type_) else type_
-        nulls, nans = (pc.fill_null(pc.struct_field(stats, name), -1).to_numpy() for name in ("nulls", "nans"))
+        nulls, nans = (
+            pc.fill_null(pc.struct_field(stats, name), -1).to_numpy() for name in ("nulls", "nans")
+        )
         is_float = bool(pa.types.is_floating(value_type))
         return cls(
             type=value_type,
@@ -135,7 +137,7 @@ def _between(literal: Any, type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | 
         if kind == "STRING" and text is not None:
             return _string(text, type_)
         if kind == "BOOLEAN" and pa.types.is_boolean(type_):
-            return (pa.scalar(text == "true"),) * 2  # type: ignore[return-value]
+            return (pa.scalar(text == "true"),) * 2
     except (pa.ArrowException, InvalidOperation, OverflowError, ValueError, TypeError):
         return None
     return None
@@ -157,7 +159,9 @@ def _string(text: str, type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] | None
     if pa.types.is_large_string(type_) or pa.types.is_string(type_):
         return pa.scalar(text, type_), pa.scalar(text, type_)
     if pa.types.is_date(type_) or (pa.types.is_timestamp(type_) and type_.tz is None):
-        moment = pa.scalar(text).cast(pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else pa.date32())
+        moment = pa.scalar(text).cast(
+            pa.timestamp(type_.unit) if pa.types.is_timestamp(type_) else pa.date32()
+        )
         moment = moment.cast(type_)
         return moment, moment
     return None

@@ -56,7 +56,16 @@ class Signature:
 
     @classmethod
     def of(cls, txn: str | None, message: str | None) -> Signature:
-        """The present user's signature, with a fresh transaction unless one is given."""
+        """The present user's signature, with a fresh transaction unless one is given.
+
+        Raises:
+            TypeError, ValueError: a txn or message that is no text, or an empty txn.
+        """
+        for what, text in (("txn", txn), ("message", message)):
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"{what} is a text, not {type(text).__name__}")
+        if txn == "":
+            raise ValueError("txn='' names no transaction: two commits would not be told apart")
         author = os.environ.get("LAKE_AUTHOR") or f"{_user()}@{socket.gethostname()}"
         return cls(txn or uuid.uuid4().hex, txn is not None, author, message)
 

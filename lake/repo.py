@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,8 +41,8 @@ from lake.export import export
 from lake.format import names
 from lake.format.values import LogEntry
 from lake.gc import GcReport
-from lake.pull import Pulled, pull
 from lake.pipeline import Pipeline
+from lake.pull import Pulled, pull
 from lake.refs import Refs
 from lake.repair import Repair
 from lake.samples import Samples
@@ -135,6 +137,11 @@ class Lake:
         """The lake's documents."""
         return Refs(self.store, None if self._in_place else self.cache)
 
+    @property
+    def _unfinished(self) -> Path:
+        """Where finished shards of unfinished calls are remembered: beside the cache, which deletes files."""
+        return self.settings.cache_dir.with_name(f"{self.settings.cache_dir.name}.unfinished")
+
     @cached_property
     def _catalog(self) -> Catalog:
         from lake.catalog import Catalog  # DuckDB takes its time, and only SQL needs it
@@ -165,7 +172,7 @@ class Lake:
         recipe: Any = None,
         message: str | None = None,
         txn: str | None = None,
-        expect: str | Version | EllipsisType | None = ...,
+        expect: str | Version | Dataset | EllipsisType | None = ...,
         shard_bytes: int | str = "64MiB",
         progress: bool | None = None,
     ) -> Version:
@@ -193,21 +200,31 @@ class Lake:
             ConflictError: somebody else moved the head.
             CommitStateUnknown: the store stopped answering; `error.txn` finds out later.
         """
+        signature = Signature.of(txn, message)
         asked = write.request(
             name,
             mode=mode,
             key=key,
             meta=meta,
             recipe=recipe,
-            signature=Signature.of(txn, message),
-            expect=expect.id if isinstance(expect, Version) else expect,
+            signature=signature,
+            expect=_expected(expect),
             shard_bytes=shard_bytes,
             may_be_empty=schema is not None,
         )
         source = partial(self._source, data, order=order, labels=labels, schema=schema)
         shown = self.progress if progress is None else progress
         entry = write.write(self.refs, asked, source, single_writer=self.single_writer, progress=shown)
-        return self._version(name, entry)
+        made = self._version(name, entry)
+        if entry.txn == signature.txn:
+            return made
+        _log.log(
+            logging.WARNING if message else logging.INFO,
+            "%s: the head, #%s, holds this already",
+            name,
+            entry.seq,
+        )
+        return replace(made, bytes_new=0, bytes_reused=made.bytes)
 
     # --- looking up ---------------------------------------------------------------------------
 
@@ -441,7 +458,7 @@ class Lake:
             columns=columns,
             batch_size=batch_size,
             where=where,
-            kept=self.settings.cache_dir / "unfinished" / token if token else None,
+            kept=self._unfinished / token if token else None,
             progress=self.progress,
         )
         return self._version(work.name, entry)
@@ -497,7 +514,9 @@ class Lake:
         if selector is not None:
             base = self.refs.base(name, document=False)
             if base.version != resolve.find(self.refs, name, selector).version:
-                raise conflict(name, f"{name}@{selector[:12]} is not the head, which a change begins with", base)
+                raise conflict(
+                    name, f"{name}@{selector[:12]} is not the head, which a change begins with", base
+                )
         return name
 
     def _store_of(self, source: str | os.PathLike[str] | Lake | None) -> Store | None:
@@ -707,6 +726,22 @@ class Dataset:
 
 
 Reference = str | Version | Dataset
+
+
+def _expected(expect: object) -> str | EllipsisType | None:
+    """The version id that must be the head, from whatever a caller may name it by."""
+    if isinstance(expect, (Version, Dataset)):
+        return expect.id if isinstance(expect, Version) else expect.version
+    if expect is None or isinstance(expect, EllipsisType):
+        return expect
+    if not isinstance(expect, str):
+        raise TypeError(f"expect is a version, its id or None, not {type(expect).__name__}")
+    try:
+        return names.check_digest(expect)
+    except ValueError as error:
+        raise ValueError(
+            f"expect={expect!r}: a whole version id is asked for, such as dataset.version"
+        ) from error
 
 
 def _reopen(store: Store, settings: config.Settings, single_writer: bool, progress: bool | None) -> Lake:

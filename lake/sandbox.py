@@ -41,3 +41,36 @@ def _unit(column: pa.ChunkedArray, seed: pa.ChunkedArray) -> pa.Array:
     if len(seeds) != 1 or not pa.types.is_integer(seeds.type) or seeds[0].as_py() is None:
         raise ValueError("unit(column, seed): the seed is one whole number")
     return pa.array(np.asarray(cuts.unit(column.combine_chunks(), seeds[0].as_py())), pa.float64())
+
+
+def shown_type(type: pa.DataType) -> pa.DataType:  # noqa: A002
+    """The type as DuckDB has it: what it lacks becomes the nearest that loses nothing.
+
+    >>> shown_type(pa.list_(pa.float16())), shown_type(pa.decimal256(50, 2)), shown_type(pa.int8())
+    (ListType(list<item: float>), DataType(string), DataType(int8))
+    """
+    if pa.types.is_float16(type):
+        return pa.float32()
+    if pa.types.is_decimal256(type):
+        return pa.string()
+    if not _lacking(type):
+        return type
+    if isinstance(type, pa.BaseExtensionType):
+        return shown_type(type.storage_type)
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(f.name, shown_type(f.type)) for f in type])
+    if pa.types.is_map(type):
+        return pa.map_(shown_type(type.key_type), shown_type(type.item_type))
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(shown_type(type.value_type), type.list_size)
+    make = pa.large_list if pa.types.is_large_list(type) else pa.list_
+    return make(shown_type(type.value_type))
+
+
+def _lacking(type: pa.DataType) -> bool:  # noqa: A002
+    """Whether a type that DuckDB lacks is somewhere inside."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _lacking(type.storage_type)
+    if pa.types.is_nested(type):
+        return any(_lacking(type.field(i).type) for i in range(type.num_fields))
+    return bool(pa.types.is_float16(type) or pa.types.is_decimal256(type))

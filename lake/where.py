@@ -29,9 +29,27 @@ Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Stats = Callable[[str], pa.Array]  # column -> a struct of min, max, nulls, nans for each shard
 
-_CHANGING = frozenset(
-    "random setseed uuid gen_random_uuid uuidv4 uuidv7 now today current_date current_time current_timestamp "
-    "get_current_time get_current_timestamp transaction_timestamp nextval currval getvariable getenv".split()
+_CHANGING = frozenset(  # functions whose answer differs from call to call
+    [
+        "random",
+        "setseed",
+        "uuid",
+        "gen_random_uuid",
+        "uuidv4",
+        "uuidv7",
+        "now",
+        "today",
+        "current_date",
+        "current_time",
+        "current_timestamp",
+        "get_current_time",
+        "get_current_timestamp",
+        "transaction_timestamp",
+        "nextval",
+        "currval",
+        "getvariable",
+        "getenv",
+    ]
 )
 _EXPRESSION_SHARDS = 50_000  # above, an expression is not held against statistics one by one
 
@@ -77,12 +95,11 @@ class _Sql:
         self._schema = schema
         self._local = threading.local()
         self._tree = _parsed(self.text)
-        named = {name.lower() for name in _names(self._tree)}
-        self.columns = tuple(name for name in schema.names if name.lower() in named)
-        try:
-            self._bind()
-        except duckdb.Error as error:
-            raise ValueError(f"where={self.text!r}: {_first_line(error)}; columns: {', '.join(schema.names)}") from error
+        self.columns = _columns(self.text, self._tree, schema)
+        self._shown = pa.schema(
+            [pa.field(name, sandbox.shown_type(schema.field(name).type)) for name in self.columns]
+        )
+        self._bind()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Sql, (self.text, self._schema)
@@ -91,21 +108,36 @@ class _Sql:
         return _judge(self._tree, partial(_bounds, stats, self._schema, rows), len(rows)).summary()
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
-        connection = self._connection()
-        connection.register("rows", pa.table(batch.select(list(self.columns))) if self.columns else _empty(batch.num_rows))
-        try:
-            found = connection.sql(f"select coalesce(({self.text})::boolean, false) from rows").to_arrow_table()
-        finally:
-            connection.unregister("rows")
+        columns = [batch.column(field.name) for field in self._shown]
+        shown = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(columns, self._shown, strict=True)
+        ]
+        rows = pa.Table.from_arrays(shown, schema=self._shown) if shown else _empty(batch.num_rows)
+        found = self._ask(rows, f"select coalesce((\n{self.text}\n)::boolean, false) from rows")
         return np.asarray(found.column(0).combine_chunks().cast(pa.uint8())).view(np.bool_)
 
     def _bind(self) -> None:
-        """Have DuckDB make sense of the text as what a where clause may be, which an aggregate is not."""
-        columns = [self._schema.field(name) for name in self.columns]
+        """Have DuckDB make sense of the text as what a where clause may be, which an aggregate is not.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        none = [pa.nulls(0, field.type) for field in self._shown]
+        rows = pa.Table.from_arrays(none, schema=self._shown) if none else _empty(0)
+        self._ask(rows, f"select 1 from rows where (\n{self.text}\n)")
+
+    def _ask(self, rows: pa.Table, query: str) -> pa.Table:
         connection = self._connection()
-        connection.register("rows", pa.schema(columns).empty_table() if columns else _empty(0))
-        connection.sql(f"select 1 from rows where ({self.text})").fetchall()
-        connection.unregister("rows")
+        connection.register("rows", rows)
+        try:
+            return connection.sql(query).to_arrow_table()
+        except duckdb.Error as error:
+            raise ValueError(
+                f"where={self.text!r}: {_first_line(error)}; columns: {', '.join(self._schema.names)}"
+            ) from error
+        finally:
+            connection.unregister("rows")
 
     def _connection(self) -> duckdb.DuckDBPyConnection:
         if not hasattr(self._local, "connection"):
@@ -123,20 +155,35 @@ def _first_line(error: Exception) -> str:
     return str(error).split("\n")[0].strip()
 
 
+def _columns(text: str, tree: dict[str, Any], schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that a condition names, in the schema's order.
+
+    Raises:
+        ValueError: one of several that differ by case only, which SQL does not tell apart.
+    """
+    named = {name.lower() for name in _names(tree)}
+    columns = tuple(name for name in schema.names if name.lower() in named)
+    twins = [name for name in columns if sum(name.lower() == other.lower() for other in columns) > 1]
+    if twins:
+        raise ValueError(
+            f"where={text!r}: SQL does not tell the columns {' and '.join(map(repr, twins))} apart; "
+            f"use a pyarrow expression, such as pyarrow.compute.field({twins[0]!r}) > 0"
+        )
+    return columns
+
+
 def _parsed(text: str) -> dict[str, Any]:
     """DuckDB's tree of the condition.
+
+    The text is parsed twice: on its own, so that it cannot close the parentheses in which it is evaluated, and
+    in them, as it is evaluated.
 
     Raises:
         ValueError: not one expression over columns, or one that does not always give the same answer.
     """
-    [(answer,)] = _parser().execute("select json_serialize_sql($1)", [f"select 1 from rows where (\n{text}\n)"]).fetchall()
-    document = json.loads(answer)
-    if document["error"]:
-        raise ValueError(f"where={text!r}: {document['error_message']}")
-    nodes = [statement["node"] for statement in document["statements"]]
-    if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE" or not nodes[0].get("where_clause"):
+    alone, tree = _clause(text, text), _clause(text, f"(\n{text}\n)")
+    if _shape(alone) != _shape(tree):
         raise ValueError(f"where={text!r} is not one condition")
-    tree: dict[str, Any] = nodes[0]["where_clause"]
     for node in _walk(tree):
         if node.get("class") == "SUBQUERY":
             raise ValueError(f"where={text!r}: a condition on rows has no subquery; use lk.sql")
@@ -145,6 +192,36 @@ def _parsed(text: str) -> dict[str, Any]:
                 f"where={text!r}: {node['function_name']}() differs from call to call; for a fraction of the rows "
                 "take unit(key, 0) < 0.1"
             )
+    return tree
+
+
+def _clause(text: str, clause: str) -> dict[str, Any]:
+    """The tree of a where clause, and of a statement that has nothing else."""
+    if not text:
+        raise ValueError("where='' is no condition; leave it out for all rows")
+    [(answer,)] = (
+        _parser().execute("select json_serialize_sql($1)", [f"select 1 from rows where {clause}"]).fetchall()
+    )
+    document = json.loads(answer)
+    if document["error"]:
+        raise ValueError(f"where={text!r}: {document['error_message']}")
+    nodes = [statement["node"] for statement in document["statements"]]
+    node = nodes[0]
+    extra = len(nodes) != 1 or node["type"] != "SELECT_NODE" or not node.get("where_clause")
+    if extra or any(
+        node.get(part) for part in ("modifiers", "group_expressions", "having", "qualify", "sample")
+    ):
+        raise ValueError(f"where={text!r} is not one condition")
+    tree: dict[str, Any] = node["where_clause"]
+    return tree
+
+
+def _shape(tree: Any) -> Any:
+    """A tree without where its pieces stand in the text."""
+    if isinstance(tree, list):
+        return [_shape(child) for child in tree]
+    if isinstance(tree, dict):
+        return {name: _shape(child) for name, child in tree.items() if not name.startswith("query_location")}
     return tree
 
 
@@ -215,7 +292,11 @@ def _judge(node: dict[str, Any], bounds: Callable[[str], Bounds | None], shards:
 
 
 def _compared(
-    operator: str, left: dict[str, Any], right: dict[str, Any], bounds: Callable[[str], Bounds | None], shards: int
+    operator: str,
+    left: dict[str, Any],
+    right: dict[str, Any],
+    bounds: Callable[[str], Bounds | None],
+    shards: int,
 ) -> Verdict:
     if left["type"] == "VALUE_CONSTANT":
         operator, left, right = _TURNED[operator], right, left
@@ -259,9 +340,12 @@ class _Expression:
     def columns(self) -> tuple[str, ...]:
         names = self.schema.names
         try:
-            self._evaluate(pa.RecordBatch.from_pylist([], self.schema))
-        except (pa.ArrowException, ValueError) as error:
-            raise ValueError(f"where={self.text}: {_first_line(error)}; columns: {', '.join(names)}") from error
+            self._evaluate(_no_rows(self.schema))
+            self._evaluate(_no_rows(self.schema), ~self.expression)
+        except (pa.ArrowException, ValueError, NotImplementedError) as error:
+            raise ValueError(
+                f"where={self.text}: {_first_line(error)}; columns: {', '.join(names)}"
+            ) from error
         return tuple(name for i, name in enumerate(names) if not self._binds(self.schema.remove(i)))
 
     def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
@@ -280,15 +364,16 @@ class _Expression:
         found = pc.fill_null(self._evaluate(batch), False)
         return np.asarray(found.cast(pa.uint8())).view(np.bool_)
 
-    def _evaluate(self, batch: pa.RecordBatch) -> pa.Array:
+    def _evaluate(self, batch: pa.RecordBatch, expression: pc.Expression | None = None) -> pa.Array:
+        met = self.expression if expression is None else expression
         table = pads.Scanner.from_batches(
-            [batch], schema=batch.schema, columns={"met": self.expression.cast(pa.bool_())}, use_threads=False
+            [batch], schema=batch.schema, columns={"met": met}, use_threads=False
         ).to_table()
         return table["met"].combine_chunks()
 
     def _binds(self, schema: pa.Schema) -> bool:
         try:
-            self._evaluate(pa.RecordBatch.from_pylist([], schema))
+            self._evaluate(_no_rows(schema))
         except (pa.ArrowException, ValueError):
             return False
         return True
@@ -303,11 +388,16 @@ class _Expression:
         return known
 
 
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
 def _admitted(guarantees: Sequence[pc.Expression], expression: pc.Expression, schema: pa.Schema) -> Mask:
     """For which guarantees Arrow cannot rule out that a row meets the expression."""
     format_, system = pads.IpcFileFormat(), pafs.LocalFileSystem()
     fragments = [
-        format_.make_fragment(str(number), system, partition_expression=known) for number, known in enumerate(guarantees)
+        format_.make_fragment(str(number), system, partition_expression=known)
+        for number, known in enumerate(guarantees)
     ]
     dataset = pads.FileSystemDataset(fragments, schema, format_, system)
     admitted = np.zeros(len(guarantees), np.bool_)

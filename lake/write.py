@@ -69,9 +69,11 @@ def request(
         )
     if meta is not None and not isinstance(meta, Mapping):
         raise TypeError(f"meta is a mapping, not {type(meta).__name__}")
-    documents.canonical(
-        {"meta": dict(meta or {}), "recipe": recipe}
-    )  # JSON, or an error before anything is stored
+    for what, value in (("meta", dict(meta or {})), ("recipe", recipe)):
+        try:
+            documents.canonical({what: value})
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{what} is kept as JSON: {error}") from error
     target = parse_bytes(shard_bytes)
     if target is None or not SHARD_BYTES[0] <= target <= SHARD_BYTES[1]:
         raise ValueError(
@@ -123,7 +125,7 @@ def write(
         )
     change = Change(refs, guard, asked, start, shards, aim, made, vocab)
     entry = land(refs, guard, asked.name, start, change, asked.signature, expect=expect)
-    for note in (*source.notes, classes.warning()):
+    for note in (*source.notes, *_retyped(start.document, aim), classes.warning()):
         if note:
             _log.warning("%s: %s", asked.name, note)
     return entry
@@ -257,6 +259,18 @@ def _shards_to_look_at(refs: Refs, old: VersionDocument | None, mode: Mode) -> S
     if old is None or not old.segments:
         return []
     return list((refs.manifest(old) if mode == "overwrite" else refs.segments(old, last=1)).shards())
+
+
+def _retyped(old: VersionDocument | None, aim: Aim) -> list[str]:
+    """What an overwrite makes of columns that were of another type: maybe a slip in the input."""
+    if old is None:
+        return []
+    before = {field.name: field.type for field in old.schema}
+    return [
+        f"column {field.name!r} was {before[field.name]} and is {field.type} now"
+        for field in aim.schema
+        if field.name in before and before[field.name] not in (field.type, pa.null())
+    ]
 
 
 def _known(old: VersionDocument | None, shards: Sequence[Shard], aim: Aim) -> dict[tuple[str, ...], Shard]:

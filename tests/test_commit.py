@@ -312,3 +312,55 @@ def test_every_shard_is_named_by_the_sha256_of_its_bytes(tmp_path: Path) -> None
     assert len(shards) > 3
     for shard in shards:
         assert hashlib.sha256(shard.read_bytes()).hexdigest() == shard.stem
+
+
+def test_expect_takes_a_version_a_dataset_or_a_whole_id_and_nothing_else(tmp_path: Path) -> None:
+    """What cannot be compared with the head is refused; it never switches the comparison off."""
+    lk = lake.open(tmp_path)
+    first = lk.commit("birds", table(5))
+    lk.commit("birds", table(6))
+
+    for stale in (first, lk.dataset("birds@#1"), first.id):
+        with pytest.raises(lake.ConflictError):
+            lk.commit("birds", table(7), expect=stale)
+    for wrong in (5, True, b"x", []):
+        with pytest.raises(TypeError, match="expect"):
+            lk.commit("birds", table(7), expect=wrong)  # type: ignore[arg-type]
+    for wrong in (first.id[:8], "#1", ""):
+        with pytest.raises(ValueError, match="whole version id"):
+            lk.commit("birds", table(7), expect=wrong)
+    assert lk.commit("birds", table(7), expect=lk.dataset("birds")).seq == 3
+
+
+def test_a_transaction_has_a_name(tmp_path: Path) -> None:
+    """An empty txn would make two commits one, or none; anything but text is no name."""
+    lk = lake.open(tmp_path)
+    with pytest.raises(ValueError, match="txn"):
+        lk.commit("birds", table(5), mode="append", txn="")
+    for wrong in ({"txn": 5, "mode": "append"}, {"message": 5}):
+        with pytest.raises(TypeError, match="is a text"):
+            lk.commit("birds", table(5), **wrong)
+    with pytest.raises(ValueError, match="meta is kept as JSON"):
+        lk.commit("birds", table(5), meta={"a": float("nan")})
+
+
+def test_a_commit_that_changes_nothing_says_that_nothing_was_written(tmp_path: Path) -> None:
+    """Its version is the head's; the bytes are those found in place."""
+    lk = lake.open(tmp_path)
+    first = lk.commit("birds", table(500))
+
+    again = lk.commit("birds", table(500), message="the same")
+
+    assert (again.id, again.seq, again.bytes_new, again.bytes_reused) == (first.id, 1, 0, first.bytes)
+
+
+def test_a_column_that_changes_its_type_is_pointed_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One bad cell of a CSV can turn numbers into text: an overwrite says so."""
+    lk = lake.open(tmp_path)
+    lk.commit("birds", pa.table({"key": ["a"], "x": [1]}))
+
+    lk.commit("birds", pa.table({"key": ["a"], "x": ["one"]}))
+
+    assert "column 'x' was int64 and is large_string now" in caplog.text

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from lake.format.values import VersionDocument
+from lake.sandbox import shown_type
 from lake.virtual import VirtualDataset, columns_of
 
 _BATCH_BYTES: Final = 16 << 20  # raw bytes of a batch handed over, about
@@ -72,39 +73,6 @@ def _scan(
             return dataset.scan(asked, where, batch_size=_batch_rows(document, asked)), None
     asked = own + sorted(used - set(own)) or [_cheapest(document.schema)]
     return dataset.scan(asked, batch_size=_batch_rows(document, asked)), where
-
-
-def shown_type(type: pa.DataType) -> pa.DataType:  # noqa: A002
-    """The type as DuckDB has it: what it lacks becomes the nearest that loses nothing.
-
-    >>> shown_type(pa.list_(pa.float16())), shown_type(pa.decimal256(50, 2)), shown_type(pa.int8())
-    (ListType(list<item: float>), DataType(string), DataType(int8))
-    """
-    if pa.types.is_float16(type):
-        return pa.float32()
-    if pa.types.is_decimal256(type):
-        return pa.string()
-    if not _lacking(type):
-        return type
-    if isinstance(type, pa.BaseExtensionType):
-        return shown_type(type.storage_type)
-    if pa.types.is_struct(type):
-        return pa.struct([pa.field(f.name, shown_type(f.type)) for f in type])
-    if pa.types.is_map(type):
-        return pa.map_(shown_type(type.key_type), shown_type(type.item_type))
-    if pa.types.is_fixed_size_list(type):
-        return pa.list_(shown_type(type.value_type), type.list_size)
-    make = pa.large_list if pa.types.is_large_list(type) else pa.list_
-    return make(shown_type(type.value_type))
-
-
-def _lacking(type: pa.DataType) -> bool:  # noqa: A002
-    """Whether a type that DuckDB lacks is somewhere inside."""
-    if isinstance(type, pa.BaseExtensionType):
-        return _lacking(type.storage_type)
-    if pa.types.is_nested(type):
-        return any(_lacking(type.field(i).type) for i in range(type.num_fields))
-    return bool(pa.types.is_float16(type) or pa.types.is_decimal256(type))
 
 
 def _show(batch: pa.RecordBatch, shown: pa.Schema, hidden: str | None) -> pa.RecordBatch:
