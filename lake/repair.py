@@ -240,7 +240,7 @@ def _readable(refs: Refs, name: str, head: Base) -> Iterator[LogEntry]:
     for seq in range(head.seq, head.born - 1, -1):
         try:
             entry = refs.entry(name, seq)
-        except (NotFoundError, FormatError):
+        except (NotFoundError, FormatError, IntegrityError):
             continue
         if entry.version is not None:
             yield entry

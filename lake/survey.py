@@ -51,8 +51,8 @@ class Survey:
         return sum(copy.size for copies in self.blobs.values() for copy in copies)
 
     def age(self, stored: Object) -> float:
-        """Seconds since the object was written."""
-        return self.now - stored.modified
+        """Seconds since the object was written; 0 where the clock was set back since."""
+        return max(0.0, self.now - stored.modified)
 
 
 def copies_of(store: Store, stem: str) -> list[Object]:

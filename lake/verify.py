@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from lake.errors import FormatError, LakeError, NotFoundError
+from lake.errors import FormatError, IntegrityError, LakeError, NotFoundError
 from lake.format import content, documents, log, names, schema, version
 from lake.format.manifest import Manifest
 from lake.format.part import OpenPart
@@ -137,7 +137,7 @@ class _Verifier:
             if not self.survey.blobs:
                 self.refs.info()
             self._note(names.LAKE, "missing")
-        except (FormatError, KeyError, ValueError, TypeError):
+        except (FormatError, IntegrityError, KeyError, ValueError, TypeError):
             self._note(names.LAKE, "unreadable")
 
     def _dataset(self, name: str, listed: Listed) -> None:

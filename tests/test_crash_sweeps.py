@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +25,7 @@ from tests.damage import every_row, table
 from tests.memory import GRACE, MemoryStore, lake_on
 from tests.scheduler import Inline
 
+ROOT = Path(__file__).parents[1]
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
 
 
@@ -168,3 +174,44 @@ def _check_done(store: MemoryStore, operation: Operation, where: str) -> None:
     assert lake_on(store).gc(no_writers=True, grace=0).condemned == 0, (
         f"{where}: something is never collected"
     )
+
+
+_KILLED = """
+import sys
+import lake
+from tests.damage import table
+lk = lake.open(sys.argv[1], progress=False)
+for n in range(1000):
+    print(n, flush=True)
+    lk.commit("birds", table(n, n + 400), shard_bytes="16KiB")
+    lk.commit("birds", table(n + 400, n + 420), mode="append")
+    lk.delete_rows("birds", "x = 3")
+    lk.expire("birds", keep=2, dry_run=False)
+"""
+
+
+def test_a_process_that_is_killed_leaves_a_whole_lake(tmp_path: Path):
+    """`kill -9` at random moments, of a process that commits all the time: verify finds nothing, commits go on."""
+    dice = random.Random(9)
+    url = tmp_path / "lake"
+    for moment in range(100 if FULL else 4):
+        with subprocess.Popen(
+            [sys.executable, "-c", _KILLED, str(url)], stdout=subprocess.PIPE, cwd=ROOT
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(dice.uniform(0, 0.5))
+            process.kill()
+        lk = lake.open(url)
+        try:
+            report = lk.verify("full")
+        except lake.NotFoundError:  # before the lake was made
+            continue
+        assert report.ok, f"moment {moment}: {report.problems}"
+        seqs = [entry.seq for entry in lk.refs.entries("birds")]
+        assert seqs == list(range(len(seqs), 0, -1))
+    lk.commit("birds", table(0, 50), shard_bytes="16KiB")
+    lk.gc(dry_run=False, force=True, no_writers=True, grace=0)
+    assert len(lk.dataset("birds")) == 50
+    assert not any((url / "tmp").iterdir())
+    assert lk.verify("full").ok

@@ -418,6 +418,14 @@ def test_the_host_clock_does_not_matter(lk: Lake, monkeypatch: pytest.MonkeyPatc
             assert lk.gc() == expected
 
 
+def test_a_clock_that_was_set_back_hides_nothing_for_ever(lk: Lake):
+    """Objects dated in the future count as new; with no grace they go all the same."""
+    pass_time(lk, -DAY)
+
+    assert collect(lk).condemned == 0
+    assert collect(lk, no_writers=True, grace=0).deleted == 6
+
+
 def test_there_must_be_a_lake(memory: MemoryStore):
     """A misspelled URL is no empty lake, and gets none."""
     with pytest.raises(lake.NotFoundError):

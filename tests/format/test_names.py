@@ -140,11 +140,13 @@ def test_every_key_is_read_back_as_what_it_names(data, name, digest, generation)
         names.segment_key(digest, generation): ParsedKey("segment", None, digest, generation),
         names.part_key(digest, generation): ParsedKey("part", None, digest, generation),
         names.condemned_key("run-1"): ParsedKey("condemned", run="run-1"),
+        names.claimed_key("run-1"): ParsedKey("claimed", run="run-1"),
         names.swept_key("run-1"): ParsedKey("swept", run="run-1"),
     }
     for key, parsed in keys.items():
         assert parse_key(key) == parsed
     assert parse_key(names.txn_key(name, "any text: é/..")).kind == "txn"
+    assert parse_key(names.damaged_key(names.part_key(digest))).kind == "damaged"
     for key in (names.log_key(name, seq), names.head_key(name), names.tag_key(name, tag)):
         assert key.startswith(names.dataset_prefix(name))
 
