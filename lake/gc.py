@@ -24,13 +24,12 @@ from lake.commit import prepare
 from lake.config import format_bytes, parse_duration
 from lake.errors import IntegrityError, NotFoundError
 from lake.format import documents, names
-from lake.guard import read_list
+from lake.guard import LEAST_GRACE, read_list
 from lake.refs import Refs
 from lake.roots import reached, read_roots
 from lake.stores.base import Object, Store
 from lake.survey import Survey, copies_of
 
-LEAST_GRACE = 24 * 3600.0  # seconds; shorter only where nobody writes
 FUSE = 0.3  # of all stored bytes: more is collected only by force
 _BATCH = 1000  # keys of one delete
 _ORDER = {"version": 0, "segment": 1, "part": 2}  # in which kinds are deleted

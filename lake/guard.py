@@ -24,6 +24,7 @@ from lake.format.names import Keys
 from lake.refs import generations
 from lake.stores.base import Object, Staged, Store
 
+LEAST_GRACE = 24 * 3600.0  # seconds, whatever `lake.json` says
 _CONDEMNABLE = ("version", "segment", "part")
 _LIST_ABOVE = 64  # objects; for more, one listing is cheaper than a request for each
 
@@ -62,7 +63,7 @@ class Guard:
 
     def __init__(self, store: Store, grace: float) -> None:
         self.store = store
-        self.grace = grace  # seconds
+        self.grace = max(grace, LEAST_GRACE)  # seconds
         self._lock = threading.Lock()
         self._relied: dict[str, Keys] = {}  # base key -> its generations
         self._secured: set[str] = set()  # base keys of those whose bytes are not at hand
