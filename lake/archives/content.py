@@ -87,7 +87,7 @@ def coalesce(spans: Sequence[tuple[int, int]], gap: int, most: int) -> Iterator[
         yield start, end, which
 
 
-def runs(sizes: Sequence[int]) -> Iterator[range]:
+def runs(sizes: Sequence[int], most: int = _RUN, most_bytes: int = _RUN_BYTES) -> Iterator[range]:
     """All members in runs, small in number and in bytes.
 
     >>> [*runs([1 << 20, 9 << 20, 1, 1])]
@@ -95,7 +95,7 @@ def runs(sizes: Sequence[int]) -> Iterator[range]:
     """
     first, size = 0, 0
     for number, more in enumerate(sizes):
-        if number > first and (number - first == _RUN or size + more > _RUN_BYTES):
+        if number > first and (number - first == most or size + more > most_bytes):
             yield range(first, number)
             first, size = number, 0
         size += more

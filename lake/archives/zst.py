@@ -6,18 +6,18 @@ block headers, which are cheap to follow; python-zstandard does not tell where i
 
 from __future__ import annotations
 
-import io
 import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import zstandard
 
-from lake.archives.content import CHUNK, ahead
+from lake.archives.content import CHUNK, ahead, runs
 from lake.archives.locks import Lock
 from lake.archives.place import Place
 from lake.errors import ArchiveError
@@ -26,6 +26,7 @@ WINDOW = 1 << 27  # bytes: what `zstd -d` takes without being asked, and the mem
 _MAGIC = 0xFD2FB528
 _SKIPPABLE = 0x184D2A50  # and the next 15
 _KEPT_BYTES = 64 << 20  # of decoded frames
+_RUN_BYTES = 2 << 20  # of frames that are read at once
 _KEPT = 4  # decoded frames
 _thread = threading.local()
 
@@ -83,31 +84,24 @@ class Pull:
         return self.take(count if count >= 0 else CHUNK)
 
 
-class _Frame(io.RawIOBase):
+class _Frame:
     """Exactly the bytes of the frame that begins where `pull` is."""
 
     def __init__(self, pull: Pull) -> None:
-        super().__init__()
         self._pull = pull
         self._left = _header_bytes(pull)  # bytes until the next block header
         self._checksum = 4 if pull.peek(1, 4) & 4 else 0
         self._last = False
 
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view, done = memoryview(buffer).cast("B"), 0
-        while done < len(view):
-            if not self._left and not self._next_block():
-                break
-            data = self._pull.take(min(self._left, len(view) - done))
-            if not data:
-                raise EOFError("the last zstd frame has no end")
-            view[done : done + len(data)] = data
-            done += len(data)
-            self._left -= len(data)
-        return done
+    def read(self, count: int) -> bytes:
+        """Up to `count` bytes, of one block at most; none at the end of the frame."""
+        if not self._left and not self._next_block():
+            return b""
+        data = self._pull.take(min(self._left, count))
+        if not data:
+            raise EOFError("the last zstd frame has no end")
+        self._left -= len(data)
+        return data
 
     def _next_block(self) -> bool:
         if self._last:
@@ -217,8 +211,10 @@ class Framed:
         return found
 
     def stream(self) -> Iterator[bytes]:
-        """All frames, decoded by two threads."""
-        return (data for data in ahead(self._decode, range(len(self._frames.starts)), 2) if data)
+        """All frames, decoded by two threads, several at a time."""
+        starts = self._frames.starts
+        sizes = array("q", (end - start for start, end in zip(starts, self._frames.ends, strict=True)))
+        return chain.from_iterable(ahead(self._decode_run, runs(sizes, 16, _RUN_BYTES), 2))
 
     def close(self) -> None:
         """Close the file."""
@@ -242,11 +238,23 @@ class Framed:
                 self._kept.popitem(last=False)
         return data
 
+    def _decode_run(self, run: range) -> list[bytes]:
+        """Neighbouring frames, read at once; without those that are empty."""
+        starts, ends = self._frames.starts, self._frames.ends
+        begin, end = starts[run[0]], ends[run[-1]]
+        if end - begin > 2 * _RUN_BYTES:  # one large frame, or frames far apart
+            return [data for number in run if (data := self._decode(number))]
+        stored = memoryview(self._place.read_at(begin, end - begin))
+        found = (self._decoded(n, stored[starts[n] - begin : ends[n] - begin]) for n in run)
+        return [data for data in found if data]
+
     def _decode(self, number: int) -> bytes:
+        start, end = self._frames.starts[number], self._frames.ends[number]
+        return self._decoded(number, self._place.read_at(start, end - start))
+
+    def _decoded(self, number: int, stored: bytes | memoryview) -> bytes:
         frames = self._frames
-        start, end = frames.starts[number], frames.ends[number]
         size = frames.decoded[number + 1] - frames.decoded[number]
-        stored = self._place.read_at(start, end - start)
         reader = getattr(_thread, "decoder", None)
         if reader is None:
             reader = _thread.decoder = zstandard.ZstdDecompressor(max_window_size=WINDOW)

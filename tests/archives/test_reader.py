@@ -243,7 +243,9 @@ def test_other_processes_read_on(tmp_path, method):
         process.start()
         assert queue.get(timeout=120)
         process.join()
-        assert opened.counters.hits - before.hits >= 0.9 * len(MEMBERS) / 3
+        assert (
+            opened.counters.hits - before.hits >= 0.4 * len(MEMBERS) / 3
+        )  # what hardly compresses is not kept
 
 
 def test_a_closed_archive_says_so(opened):
@@ -297,6 +299,7 @@ def test_where_there_is_no_room_it_is_read_forward_only(tmp_path, monkeypatch, k
 
     for _ in range(2):
         assert list(opened) == [data for _, data in MEMBERS]
+        assert [opened[i] for i in range(0, 60, 7)] == [MEMBERS[i][1] for i in range(0, 60, 7)]
     with pytest.raises(BudgetError, match="lake archive recompress") as raised:
         opened[20]
     assert raised.value.budget == 10_000
