@@ -69,7 +69,7 @@ def s3_server(_nobodys_home: None) -> Iterator[str]:
         client.create_bucket(Bucket=BUCKET)
         client.close()
         yield endpoint
-        process.stdin.close()
+        process.terminate()  # a forked child of some test may still hold the other end of its stdin
 
 
 @pytest.fixture

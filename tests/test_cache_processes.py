@@ -229,10 +229,13 @@ class Child:
 def forked(work: Callable[[], None]) -> Iterator[Child]:
     """Run `work` in a forked process, which is killed in the end and must have come to no other harm."""
     child = Child(work)
-    yield child
-    if child.code is None:
-        os.kill(child.pid, signal.SIGKILL)
-        assert child() == -signal.SIGKILL
+    try:
+        yield child
+    finally:
+        if child.code is None:
+            os.kill(child.pid, signal.SIGKILL)
+            child()
+    assert child.code in (0, -signal.SIGKILL)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
