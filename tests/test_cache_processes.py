@@ -310,7 +310,7 @@ def test_a_forked_child_does_not_keep_its_parents_leases(root: Path) -> None:
 
 @forks
 def test_what_a_forked_child_has_mapped_stays_good(root: Path) -> None:
-    cache = Cache(root, 25_000, wait=0)
+    cache = Cache(root, 25_000, wait=20)  # the child lets go as soon as it runs
     kept = [cache.file(A.digest, A.size, A.fetch).map()]
     read, write = os.pipe()
 
