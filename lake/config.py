@@ -136,13 +136,16 @@ def resolve(
 ) -> Settings:
     """Every setting, each from the first place that has it.
 
-    The places: argument; `LAKE_URL`, `LAKE_CACHE_DIR` and so on for each name; the nearest `lake.toml` at or
-    above the working directory; the user's `config.toml`; `R2_ACCOUNT_ID` for the endpoint; defaults. None
-    and `anonymous=False` count as not given. Paths in a file are relative to that file.
+    The places: argument; `LAKE_URL`, `LAKE_CACHE_DIR` and so on for each name; every `lake.toml` at or above
+    the working directory, the nearest first; the user's `config.toml`; `R2_ACCOUNT_ID` for the endpoint;
+    defaults. None and `anonymous=False` count as not given. Paths in a file are relative to that file.
 
     Raises:
+        TypeError: `anonymous` is not a bool: "no" would be true.
         ConfigError: a value that cannot be used, naming the place; or an unknown key in a file.
     """
+    if not isinstance(anonymous, bool):
+        raise TypeError(f"anonymous is True or False, not {anonymous!r}")
     given = {
         "url": url,
         "cache_dir": cache_dir,
@@ -167,8 +170,13 @@ def user_config() -> Path:
 
 def project_config() -> Path:
     """The nearest `lake.toml` at or above the working directory; if there is none, where it would be made: there."""
+    return next(_project_configs(), Path.cwd() / CONFIG_NAME)
+
+
+def _project_configs() -> Iterator[Path]:
+    """Each `lake.toml` at or above the working directory, the nearest first."""
     here = Path.cwd()
-    return next((p for d in (here, *here.parents) if (p := d / CONFIG_NAME).is_file()), here / CONFIG_NAME)
+    return (path for folder in (here, *here.parents) if os.path.lexists(path := folder / CONFIG_NAME))
 
 
 def write_config(path: str | os.PathLike[str], **settings: Any) -> None:
@@ -213,8 +221,8 @@ def _layers(given: Mapping[str, Any]) -> Iterator[_Layer]:
     yield {name: _Found(value, "argument") for name, value in given.items() if value is not None}
     variables = {name: f"LAKE_{name.upper()}" for name in _CHECKS}
     yield {name: _Found(os.environ[v], v) for name, v in variables.items() if os.environ.get(v)}
-    for path in (project_config(), user_config()):
-        if path.is_file():
+    for path in (*_project_configs(), user_config()):
+        if os.path.lexists(path):
             yield {name: _Found(value, str(path)) for name, value in _anchored(path).items()}
     if account := os.environ.get("R2_ACCOUNT_ID"):
         endpoint = f"https://{account}.r2.cloudflarestorage.com"
@@ -229,10 +237,16 @@ def _layers(given: Mapping[str, Any]) -> Iterator[_Layer]:
     }
 
 
+def _as_text(value: Any) -> str:
+    """A path or URL as text; "" of what is neither."""
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else ""
+    return text if isinstance(text, str) else ""
+
+
 def _url(value: Any) -> str:
-    text = os.fspath(value)
-    if not isinstance(text, str) or not text:
-        raise ValueError("a URL is a text such as './mylake' or 's3://bucket/prefix'")
+    text = _as_text(value)
+    if not text:
+        raise ValueError(f"{value!r} is no URL: write e.g. './mylake' or 's3://bucket/prefix'")
     if "://" not in text:
         return str(Path(text).expanduser()) if text.startswith("~") else text
     if "@" in urlsplit(text).netloc:
@@ -250,9 +264,9 @@ def _endpoint(value: Any) -> str | None:
 
 
 def _path(value: Any) -> Path:
-    text = os.fspath(value)
-    if not isinstance(text, str) or not text:
-        raise ValueError("a folder's path is a text")
+    text = _as_text(value)
+    if not text:
+        raise ValueError(f"{value!r} is no path of a folder")
     return Path(text).expanduser().absolute()
 
 
@@ -262,7 +276,7 @@ def _budget(value: Any) -> Budget:
 
 def _region(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise ValueError("a region is a text such as 'eu-west-1'")
+        raise ValueError(f"{value!r} is no region: write e.g. 'eu-west-1'")
     return value
 
 
@@ -315,6 +329,8 @@ def _known(name: str, source: str) -> None:
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8")
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder, where lake's settings should be: rename it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
 

@@ -175,7 +175,7 @@ def _put_root(
     with guard.root():
         if refs.store.put_new(key, document):
             return None
-    found = documents.parse(refs.store.get(key), key)
+    found = refs.document(key, "born", "version")
     if found.get("born") == entry.born:
         return found
     with guard.root():  # left over from before the dataset was removed

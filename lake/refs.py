@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,6 +76,8 @@ class Refs:
             try:
                 data = self.store.get(names.LAKE)
             except NotFoundError as error:
+                if self.store.local_path(names.LAKE) is None and not self.store.exists():
+                    raise  # nothing can be made in a bucket that is not there
                 raise NotFoundError(
                     f"no lake at {self.store.url} ({error}). "
                     f"`lake init {self.store.url}` or the first commit makes one."
@@ -86,7 +89,7 @@ class Refs:
         """Names of the datasets that exist now, sorted; one LIST, then a head for each name."""
         self.info()
         keys = [found.key for found in self.store.list(names.NAMES)]
-        spelled = self.each(lambda key: documents.parse(self.store.get(key), key)["name"], keys)
+        spelled = self.each(lambda key: self.document(key, "name")["name"], keys)
         alive = self.each(lambda name: self.head(name) is not None, spelled)
         return sorted(name for name, exists in zip(spelled, alive, strict=True) if exists)
 
@@ -107,7 +110,9 @@ class Refs:
             NotFoundError: there is no such entry.
         """
         key = names.log_key(name, seq)
-        return log.decode_entry(self.store.get(key), key)
+        data, what = self.store.get(key), f"{key} in {self.store.url}"
+        with whole(data, what):
+            return log.decode_entry(data, what)
 
     def entries(self, name: str, *, after: int = 0) -> list[LogEntry]:
         """Every log entry with a seq above `after`, newest first."""
@@ -169,10 +174,24 @@ class Refs:
         """The bytes of one manifest segment, checked against its digest."""
         return self.blob(digest, names.segment_keys(digest))
 
+    def document(self, key: str, *members: str) -> dict[str, Any]:
+        """The JSON document at `key`, which must have these members.
+
+        Raises:
+            NotFoundError: there is none.
+            IntegrityError: it is not a JSON document, or lacks one of them.
+        """
+        data, what = self.store.get(key), f"{key} in {self.store.url}"
+        with whole(data, what):
+            found = documents.parse(data, what)
+            documents.check_fields(found, members, what, writing=False)
+            return found
+
     # --- inside -------------------------------------------------------------------------------
 
     def blob(self, digest: str, keys: Keys) -> bytes:
         """The bytes of an immutable document, checked against its digest."""
+
         def fetch() -> bytes:
             return read_generation(self.store, keys, digest)
 
@@ -205,16 +224,54 @@ def decode_info(data: bytes, url: str) -> LakeInfo:
     """What `lake.json` says.
 
     Raises:
-        FormatError: it is of a newer format, or not a lake's description.
+        FormatError: it is of a newer format.
+        IntegrityError: it is not a lake's description.
     """
-    what = f"{names.LAKE} of {url}"
-    document = documents.parse(data, what)
-    if not isinstance(document, dict) or document.get("format") != names.FORMAT:
-        raise FormatError(f"{what} is not of format {names.FORMAT}: upgrade lake to read it")
-    documents.check_needs(document.get("needs"), what)
-    return LakeInfo(
-        id=str(document["id"]), created=str(document["created"]), grace=parse_duration(document["grace"])
-    )
+    what = f"{names.LAKE} in {url}"
+    with whole(data, what):
+        document = documents.parse(data, what)
+        if document.get("format", names.FORMAT) != names.FORMAT:
+            raise FormatError(
+                f"{what} is of format {document['format']!r}, not {names.FORMAT}: upgrade lake to read it"
+            )
+        documents.check_fields(document, ("format", "id", "created", "grace", "needs"), what, writing=False)
+        documents.check_needs(document["needs"], what)
+        try:
+            grace = parse_duration(document["grace"])
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"{what}: `grace`: {error}") from None
+        return LakeInfo(id=str(document["id"]), created=str(document["created"]), grace=grace)
+
+
+@contextmanager
+def whole(data: bytes, what: str) -> Iterator[None]:
+    """Where `data` is decoded: a FormatError becomes an IntegrityError, unless a newer release would read it.
+
+    A document that needs more than this release knows says so in a form that this release can read.
+    """
+    try:
+        yield
+    except FormatError as error:
+        if _is_newer(data):
+            raise
+        why = str(error).removeprefix(what).partition(": upgrade")[0].strip(": ")
+        raise IntegrityError(
+            f"{what} is damaged ({why}): `lake verify` shows what else is; put back a copy of the object"
+        ) from error
+
+
+def _is_newer(data: bytes) -> bool:
+    """Whether the document says, in a way that every release reads, that it takes a later one."""
+    try:
+        document = documents.parse(data, "")
+    except FormatError:
+        return False
+    stated = document.get("format")
+    try:
+        documents.check_needs(document.get("needs", documents.NO_NEEDS), "")
+    except FormatError:
+        return True
+    return type(stated) is int and stated > names.FORMAT
 
 
 def generations(store: Store, keys: Keys) -> list[Object]:

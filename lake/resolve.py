@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Any
 
 from lake.errors import NotFoundError, VersionExpired
-from lake.format import documents, log, names
+from lake.format import log, names
 from lake.format.values import LogEntry
 from lake.refs import Refs
 from lake.snapshot import Version
@@ -79,7 +79,7 @@ def missing_dataset(refs: Refs, name: str) -> NotFoundError:
 def pointer(refs: Refs, key: str, head: LogEntry) -> dict[str, Any] | None:
     """What a tag or pin of the dataset's present life says; None if there is none."""
     try:
-        found = documents.parse(refs.store.get(key), key)
+        found = refs.document(key, "born", "version")
     except NotFoundError:
         return None
     return found if found.get("born") == head.born else None

@@ -210,15 +210,6 @@ def test_without_any_place_the_defaults_hold(nowhere: Path) -> None:
     assert list(Path.home().iterdir()) == []
 
 
-def test_the_nearest_lake_toml_decides_alone(nowhere: Path) -> None:
-    """An outer project's file does not fill the gaps of an inner one's."""
-    (nowhere.parent / "lake.toml").write_text('url = "s3://outer/lake"\nregion = "outer"\n')
-    (nowhere / "lake.toml").write_text('url = "s3://inner/lake"\n')
-
-    assert resolve().url == "s3://inner/lake"
-    assert resolve().region is None
-
-
 def test_a_relative_path_in_a_file_is_relative_to_the_file(nowhere: Path) -> None:
     """So a lake.toml means the same in every subfolder; "~" is the home directory."""
     (nowhere.parent / "lake.toml").write_text('url = "./mylake"\ncache_dir = "~/cache"\n')
@@ -368,3 +359,47 @@ def test_nothing_unusable_is_written(nowhere: Path, wrong: dict[str, str]) -> No
     with pytest.raises(ConfigError):
         write_config(nowhere / "lake.toml", **wrong)
     assert list(nowhere.iterdir()) == []
+
+
+def test_each_setting_comes_from_the_nearest_file_that_has_it(nowhere: Path) -> None:
+    """A file below one that says more hides no more than what it says itself."""
+    write_config(nowhere.parent / "lake.toml", url="./l", cache_budget="1GB")
+    write_config(nowhere / "lake.toml", cache_dir="./c", cache_budget="2GB")
+
+    found = resolve()
+
+    assert (found.url, found.cache_dir) == (str(nowhere.parent / "l"), nowhere / "c")
+    assert found.cache_budget == 2 * 10**9
+    assert found.sources["url"] == str(nowhere.parent / "lake.toml")
+    assert found.sources["cache_budget"] == str(nowhere / "lake.toml")
+
+
+@pytest.mark.parametrize("place", ["project", "above", "user"])
+def test_a_folder_in_place_of_a_file_is_said(nowhere: Path, place: str) -> None:
+    """It is not passed over: somebody expects its settings to count."""
+    path = {"project": nowhere / "lake.toml", "above": nowhere.parent / "lake.toml", "user": user_config()}[
+        place
+    ]
+    path.mkdir(parents=True)
+
+    with pytest.raises(ConfigError, match="is a folder") as caught:
+        resolve()
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_of_another_type_is_named_with_its_place(nowhere: Path, name: str) -> None:
+    """In words of the setting, not of Python's."""
+    (nowhere / "lake.toml").write_text(f"{name} = [5]\n")
+
+    with pytest.raises(ConfigError) as caught:
+        resolve()
+    assert str(caught.value).startswith(f"{name} (set by {nowhere / 'lake.toml'}): ")
+    assert "PathLike" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["no", "false", 0, None])
+def test_anonymous_is_a_bool(value: object) -> None:
+    """ "no" is true in Python, and would be read as false here: neither is meant to be guessed."""
+    with pytest.raises(TypeError, match="anonymous"):
+        resolve(anonymous=value)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
 from lake.errors import NotFoundError
-from lake.format import documents, names
+from lake.format import names
 from lake.format.log import EXPIRED
 from lake.format.segment import decode_segment
 from lake.format.values import LogEntry, VersionDocument
@@ -188,7 +188,7 @@ def _pointers(
     for found in lake.refs.store.list(names.dataset_prefix(name) + folder):
         key = names.parse_key(found.key)
         if key is not None and key.kind == kind:
-            row = documents.parse(lake.refs.store.get(found.key), found.key)
+            row = lake.refs.document(found.key, "born", "version")
             if row.get("born") == head.born:
                 yield key, row | {"dataset": name}
 
@@ -232,7 +232,7 @@ def _spelled(refs: Refs) -> list[str]:
     """Names of all datasets that ever were, sorted."""
 
     def spelled(key: str) -> list[str]:
-        return [documents.parse(refs.store.get(key), key)["name"]]
+        return [refs.document(key, "name")["name"]]
 
     refs.info()
     keys = [found.key for found in refs.store.list(names.NAMES)]

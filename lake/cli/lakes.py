@@ -33,15 +33,16 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Create a lake unless it is there, and write down where it is, so that other commands find it."""
-    location = location or url
+    if None not in (location, url):
+        raise typer.BadParameter("the lake is named twice: as [URL] and by --url")
+    location = url if location is None else location
     lk = lake.open(location, cache_dir=cache_dir, cache_budget=cache_budget)
     lk.init()
     record: dict[str, Any] = {"lake": lk.url, "configuration": None}
-    where = _absolute(location) if user else location
-    settings = {"url": where, "cache_dir": cache_dir, "cache_budget": cache_budget}
+    settings = {"url": location, "cache_dir": cache_dir, "cache_budget": cache_budget}
     if any(settings.values()):
         path = config.user_config() if user else Path.cwd() / config.CONFIG_NAME
-        config.write_config(path, **settings)
+        write_down(path, settings)
         record["configuration"] = str(path)
     print_record(record, as_json=as_json)
 
@@ -69,8 +70,18 @@ def _or_unlimited(size: int | None) -> int | str:
     return "unlimited" if size is None else size
 
 
+def write_down(path: Path, settings: dict[str, str | None]) -> None:
+    """Write settings into a configuration file, whose folder relative paths are to mean the same from."""
+    if path.parent != Path.cwd():
+        settings = {name: _absolute(v) if name in _PATHS else v for name, v in settings.items()}
+    config.write_config(path, **settings)
+
+
+_PATHS = frozenset({"url", "cache_dir"})
+
+
 def _absolute(location: str | None) -> str | None:
     """The location as it means the same in every folder."""
-    if location is None or "://" in location:
+    if not location or "://" in location:
         return location
     return str(Path(location).expanduser().absolute())

@@ -9,6 +9,7 @@ import typer
 import lake
 from lake import config as settings
 from lake.cli.app import Json, Url, command
+from lake.cli.lakes import write_down
 from lake.cli.output import print_record, print_rows
 
 
@@ -57,7 +58,7 @@ def config(
         if name is None or value is None:
             raise typer.BadParameter("write `lake config set SETTING VALUE`")
         path = settings.user_config() if user else settings.project_config()
-        settings.write_config(path, **{name: value})
+        write_down(path, {name: value})
         print_record({"setting": name, "value": value, "configuration": str(path)}, as_json=as_json)
         return
     if name is not None:

@@ -16,6 +16,7 @@ from pyarrow import fs
 
 from lake.convert.source import Access
 from lake.errors import NotFoundError, StoreError
+from lake.stores import open_store
 
 S3 = "s3://"
 _WILD = re.compile(r"[*?\[]")
@@ -59,6 +60,8 @@ def find(pattern: str, access: Access) -> list[File]:
     else:
         found = sorted(glob.glob(pattern, recursive=True)) if _WILD.search(pattern) else []  # noqa: PTH207
         files = [_local(name) for name in found if Path(name).is_file()]
+    if not files and is_remote(pattern):
+        _check_bucket(pattern, access)
     if not files and _WILD.search(pattern):
         raise ValueError(f"no file matches {pattern!r}")
     if not files:
@@ -83,6 +86,16 @@ def reaching(name: str) -> Iterator[None]:
             f"cannot read {name}: {why}. Check the bucket's name, the credentials (the standard AWS chain), "
             "endpoint_url, or pass anonymous=True for a public bucket"
         ) from error
+
+
+def _check_bucket(pattern: str, access: Access) -> None:
+    """NotFoundError if what is missing is the bucket: Arrow does not tell."""
+    bucket = pattern.removeprefix(S3).partition("/")[0]
+    store = open_store(
+        S3 + bucket, endpoint_url=access.endpoint_url, region=access.region, anonymous=access.anonymous
+    )
+    if not store.exists():
+        raise NotFoundError(f"bucket {bucket!r} does not exist: correct the name ({pattern})")
 
 
 def _local(name: str) -> File:

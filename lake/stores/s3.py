@@ -28,7 +28,7 @@ from botocore import exceptions as aws
 from botocore.config import Config
 
 from lake import _os
-from lake.errors import IntegrityError, LakeError, NotFoundError, StoreError
+from lake.errors import ConfigError, IntegrityError, LakeError, NotFoundError, StoreError
 from lake.stores import s3_errors
 from lake.stores.base import Buffer, Object, check_key, check_prefix
 
@@ -121,7 +121,7 @@ class S3Store:
             except aws.ClientError as error:
                 if s3_errors.status(error) == 404:
                     return False
-                if s3_errors.status(error) not in (401, 403):  # refused: there is something to refuse
+                if s3_errors.status(error) not in (301, 401, 403):  # it is there, or elsewhere
                     raise
         return True
 
@@ -165,8 +165,14 @@ class S3Store:
             except aws.ClientError as error:
                 if s3_errors.status(error) == 404:
                     return None
+                if s3_errors.speechless(error):
+                    self._ask_why(key)
                 raise
         return Object(key, found["ContentLength"], found["LastModified"].timestamp())
+
+    def _ask_why(self, key: str) -> None:
+        """Raise what the store has against reading the object: in words, which the reply to a HEAD has none of."""
+        self._call("get_object", Key=self._key(key), Range="bytes=0-0")["Body"].close()
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[Object]:
         after = {} if start_after is None else {"StartAfter": self._root + start_after}
@@ -485,12 +491,13 @@ class _Clients:
                 "s3", endpoint_url=store.endpoint_url, config=Config(retries=retries, **options)
             )
             made.meta.events.register("after-call.s3", self._note_time)
+            made.meta.events.register("before-call.s3.HeadBucket", _stay)
             return made
 
         try:
             self._again, self._once = client(store.attempts), client(1)
         except ValueError as error:
-            raise StoreError(f"cannot use {store.url} at {store.endpoint_url}: {error}") from error
+            raise ConfigError(f"cannot use {store.url} at {store.endpoint_url}: {error}") from error
         self.endpoint, self.region = self._again.meta.endpoint_url, self._again.meta.region_name
 
     def call(self, operation: str, once: bool, **parameters: Any) -> dict[str, Any]:
@@ -502,6 +509,11 @@ class _Clients:
         date = http_response.headers.get("date")
         if date:
             self.told = (email.utils.parsedate_to_datetime(date).timestamp(), _clock())
+
+
+def _stay(context: dict[str, Any], **_: object) -> None:
+    """Let no redirection of this call be followed: botocore asks HeadBucket where to, without end."""
+    context["s3_redirect"]["redirected"] = True
 
 
 class S3Staged:

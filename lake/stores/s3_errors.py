@@ -11,7 +11,7 @@ from typing import Any
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
 
-from lake.errors import LakeError, NotFoundError, StoreError
+from lake.errors import ConfigError, LakeError, NotFoundError, StoreError
 
 FAILURES = (aws.ClientError, aws.BotoCoreError, ResponseParserError)
 BROKEN_BODIES = (aws.BotoCoreError, HTTPException, OSError)  # what reading a reply's body may raise
@@ -87,6 +87,11 @@ def about_credentials(error: BaseException) -> bool:
     )
 
 
+def speechless(error: BaseException) -> bool:
+    """Whether the store refused without a word of its own, as it does a HEAD."""
+    return status(error) in (301, 400, 401, 403) and code(error) in ("", str(status(error)))
+
+
 def undecided(error: BaseException) -> bool:
     """Whether a conditional create was neither carried out nor refused: it may be sent again."""
     return (
@@ -122,7 +127,7 @@ def explain(error: BaseException, verb: str, place: dict[str, Any], key: str) ->
             "AWS_CA_BUNDLE names own roots"
         )
     if isinstance(error, aws.ParamValidationError):
-        return StoreError(f"{what}: {_last(error)}")
+        return ConfigError(f"{what}: {_last(error)}")
     return StoreError(
         f"{what}: the connection to {place['endpoint']} failed ({_last(error)})", retryable=True
     )
@@ -132,14 +137,18 @@ def _of_reply(error: aws.ClientError, what: str, place: dict[str, Any], key: str
     word, number = code(error), status(error)
     said = f"{number} {word}: {error.response.get('Error', {}).get('Message', '')}".rstrip(": ")
     if word == "NoSuchBucket":
-        return NotFoundError(f"no {key or 'bucket'} in {place['url']}; bucket exists: no")
+        return NotFoundError(
+            f"bucket {place['bucket']!r} does not exist at {place['endpoint']}: "
+            f"create it or correct the name ({place['url']})"
+        )
     if number == 404:
         return NotFoundError(f"no {key} in {place['url']}")
     if word == "RequestTimeTooSkewed":
         return StoreError(f"{what}: this machine's clock differs too much from the store's ({said}); set it")
     if word in _ELSEWHERE or number == 301:
         return StoreError(
-            f"{what}: bucket {place['bucket']} is not in region {place['region']} ({said}); pass region="
+            f"{what}: {place['endpoint']} says that bucket {place['bucket']} is elsewhere than in region "
+            f"{place['region']} ({said}){_pointer(error)}; pass region=, or endpoint_url= of where it is"
         )
     if about_credentials(error):
         return StoreError(
@@ -148,6 +157,14 @@ def _of_reply(error: aws.ClientError, what: str, place: dict[str, Any], key: str
     later = (number >= 500 and number != 501) or number in (408, 429) or word in _LATER
     tail = "; the store asks for patience" if number == 429 or word == "SlowDown" else ""
     return StoreError(f"{what}: {said}{tail}", retryable=later)
+
+
+def _pointer(error: aws.ClientError) -> str:
+    """Where the store says that the bucket is, if it does."""
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    told = error.response.get("Error", {})
+    where = headers.get("x-amz-bucket-region") or told.get("Region") or told.get("Endpoint")
+    return f": in {where}" if where else ""
 
 
 def _way_in(word: str, source: str) -> str:

@@ -18,7 +18,7 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.retries.standard import ExponentialBackoff
 
-from lake.errors import IntegrityError, LakeError, NotFoundError, StoreError
+from lake.errors import ConfigError, IntegrityError, LakeError, NotFoundError, StoreError
 from lake.stores import Store, open_store, probe, probe_identical, s3
 from lake.stores.s3 import S3Store
 from tests.conftest import BUCKET
@@ -421,7 +421,8 @@ VERBS: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize(
     ("refusal", "verb"),
-    [(refusal, "get") for refusal in REFUSALS] + [(REFUSALS[0], verb) for verb in VERBS if verb != "get"],
+    [(refusal, "get") for refusal in REFUSALS]
+    + [(REFUSALS[0], verb) for verb in VERBS if verb not in ("get", "delete")],  # no delete is sent twice
     ids=lambda value: f"{value.status}-{value.code}" if isinstance(value, Reply) else value,
 )
 def test_the_chain_is_asked_again_when_credentials_are_refused(
@@ -464,7 +465,7 @@ def test_refused_credentials_are_one_clear_error(
         assert "anonymous=True" in text or "Refresh" in text
         assert "OLDKEY" not in text
         assert "very-secret" not in text
-        assert len(proxy.requests) <= 2  # a HEAD says no more than 400: botocore asks for the region
+        assert len(proxy.requests) <= 3  # to a HEAD's 400 botocore asks for the region, and lake why
 
 
 def test_without_credentials_the_error_says_where_it_looked(make: Any, key_file: Any, proxy: S3Proxy) -> None:
@@ -494,11 +495,11 @@ def test_an_unknown_profile_is_named(make: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_bucket_that_is_not_there_is_named(s3_url: str) -> None:
-    """Every verb says "bucket exists: no", except `head`, to which S3 does not tell the difference."""
+    """Every verb says so, and how to go on, except `head`, to which S3 does not tell the difference."""
     store = open_store("s3://lake-bukcet/lake")
 
     for verb in (store.get, lambda key: store.put_new(key, b""), lambda key: list(store.list(key))):
-        with pytest.raises(NotFoundError, match="s3://lake-bukcet/lake; bucket exists: no"):
+        with pytest.raises(NotFoundError, match=r"bucket 'lake-bukcet' does not exist .*: create it"):
             verb("lake.json")
     assert store.head("lake.json") is None
     assert not store.exists()
@@ -535,8 +536,39 @@ def test_an_unreachable_endpoint_is_named() -> None:
 @pytest.mark.parametrize("endpoint", ["not a url", "127.0.0.1:9000"])
 def test_an_endpoint_that_is_no_url_is_named(endpoint: str) -> None:
     """The setting at fault is in the message."""
-    with pytest.raises(StoreError, match=endpoint):
+    with pytest.raises(ConfigError, match=endpoint):
         S3Store(BUCKET, endpoint_url=endpoint).get("k")
+
+
+def test_a_name_that_no_bucket_can_have_is_a_setting_to_correct(s3_url: str) -> None:
+    """Not a store that failed."""
+    with pytest.raises(ConfigError, match="No Bucket"):
+        open_store("s3://No Bucket/x").get("k")
+
+
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_refused_look_up_says_why(make: Any, proxy: S3Proxy, status: int) -> None:
+    """The reply to a HEAD has no words, so they are asked for once with a GET."""
+    proxy.rule = lambda request: Reply(status, "ExpiredToken")
+
+    with pytest.raises(StoreError, match=r"ExpiredToken.*Refresh or correct the credentials"):
+        make().head("k")
+    assert proxy.methods()[-2:] == ["HEAD", "GET"]
+    assert proxy.methods().count("GET") == 1
+
+
+@pytest.mark.parametrize("told", [{}, {"x-amz-bucket-region": "eu-west-3"}])
+def test_an_endpoint_that_sends_elsewhere_is_named(make: Any, proxy: S3Proxy, told: dict[str, str]) -> None:
+    """Every verb ends, with the endpoint and, if it says so, the region in the message."""
+    proxy.rule = lambda request: Reply(301, "PermanentRedirect", told)
+    store = make()
+
+    for verb in (store.get, store.head, lambda key: store.put_new(key, b""), lambda key: list(store.list(key))):
+        with pytest.raises(StoreError, match=f"{proxy.url} says .*pass region=") as caught:
+            verb("k")
+        assert ("in eu-west-3" in str(caught.value)) == bool(told)
+    assert store.exists()
+    assert len(proxy.requests) < 20
 
 
 @pytest.mark.parametrize(

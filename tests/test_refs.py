@@ -1,0 +1,110 @@
+"""Documents that are not what their names say, and lakes that are not there, are told apart in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import lake
+
+GARBAGE = {
+    "empty": b"",
+    "zeros": bytes(300),
+    "html": b"<html><body>502 Bad Gateway</body></html>",
+    "cut": b'{"format": 1, "id": "0',
+    "list": b"[]",
+    "no members": b"{}",
+    "not utf-8": b"\xff\xfe{}",
+    "odd format": b'{"format": "x"}',
+}
+DOCUMENTS = (
+    "lake.json",
+    "names/birds.json",
+    "datasets/birds/log/00000000000000000001.json",
+    "datasets/birds/tags/v1.json",
+)
+
+
+@pytest.fixture
+def birds(tmp_path: Path) -> Path:
+    lk = lake.open(tmp_path / "l")
+    lk.commit("birds", pa.table({"key": ["a"], "x": [1]}))
+    lk.tag("birds", "v1")
+    return tmp_path / "l"
+
+
+def _read(folder: Path) -> None:
+    """Everything that reads one of the documents."""
+    lk = lake.open(folder)
+    lk.datasets()
+    lk.log("birds")
+    lk.dataset("birds@v1")
+
+
+@pytest.mark.parametrize("key", DOCUMENTS)
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_a_document_that_is_none_is_damage(birds: Path, key: str, garbage: bytes):
+    """It is named with its lake and the way out; nobody is told to upgrade."""
+    _read(birds)
+    (birds / key).write_bytes(garbage)
+
+    with pytest.raises(lake.IntegrityError) as caught:
+        _read(birds)
+    message = str(caught.value)
+    assert message.startswith(f"{key} in {birds} is damaged (")
+    assert message.count(key) == 1
+    assert "`lake verify`" in message
+    assert "upgrade" not in message
+    assert not lake.open(birds).verify("refs").ok
+
+
+@pytest.mark.parametrize("key", ["lake.json", DOCUMENTS[2]])
+def test_what_needs_more_is_newer_not_damaged(birds: Path, key: str):
+    """Then upgrading is the way out."""
+    document = json.loads((birds / key).read_text())
+    (birds / key).write_text(json.dumps(document | {"needs": {"read": ["telepathy"], "write": []}}))
+
+    with pytest.raises(lake.FormatError, match=r"needs telepathy: upgrade lake"):
+        _read(birds)
+
+
+def test_a_later_format_is_newer_not_damaged(birds: Path):
+    """Whatever else the description then says."""
+    (birds / "lake.json").write_text('{"format": 2, "name": "unheard of"}')
+
+    with pytest.raises(lake.FormatError, match="upgrade lake"):
+        _read(birds)
+
+
+def test_a_bucket_that_is_not_there_is_not_a_lake_to_make(s3_url: str):
+    """Neither reading nor making a lake advises to make one; no key that lake made up is named."""
+    lk = lake.open("s3://lake-bukcet/l")
+
+    for ask in (
+        lk.datasets,
+        lk.init,
+        lambda: lk.log("birds"),
+        lambda: lk.commit("birds", pa.table({"x": [1]})),
+    ):
+        with pytest.raises(lake.NotFoundError, match="bucket 'lake-bukcet' does not exist") as caught:
+            ask()
+        assert "create it or correct the name" in str(caught.value)
+        assert "lake init" not in str(caught.value)
+        assert "tmp/" not in str(caught.value)
+
+
+def test_where_a_lake_can_be_made_the_advice_stands(s3_url: str, tmp_path: Path):
+    """In a bucket that is there, and in a folder that is not."""
+    for url in (s3_url, str(tmp_path / "l")):
+        with pytest.raises(lake.NotFoundError, match=f"`lake init {url}` or the first commit makes one"):
+            lake.open(url).datasets()
+
+
+@pytest.mark.parametrize("source", ["s3://lake-bukcet/x.csv", "s3://lake-bukcet/*.csv"])
+def test_a_bucket_of_inputs_that_is_not_there_is_named(s3_url: str, tmp_path: Path, source: str):
+    """Not the file in it."""
+    with pytest.raises(lake.NotFoundError, match=r"bucket 'lake-bukcet' does not exist: .*correct the name"):
+        lake.open(tmp_path / "l").commit("birds", source)
