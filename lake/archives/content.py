@@ -17,10 +17,21 @@ T = TypeVar("T")
 Found = TypeVar("Found")
 
 
+class Where(Protocol):
+    """Where an archive lies."""
+
+    name: str  # as the user called it
+    size: int  # bytes
+
+
 class Content(Protocol):
     """An archive of one format. Pickles; everything may be called from any thread."""
 
     table: Table
+
+    @property
+    def place(self) -> Where:
+        """Where the archive lies."""
 
     def dear(self, number: int) -> bool:
         """Whether reading the member again costs much more than a copy, so that it is worth keeping."""

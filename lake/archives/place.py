@@ -46,7 +46,7 @@ class Place(Bytes, Protocol):
 
 
 def open_place(path: str | os.PathLike[str], **access: Any) -> Place:
-    """The file at a path, or the object at an `s3://` URL.
+    """The file at a path, or what is at an `s3://`, `http://` or `https://` URL.
 
     Raises:
         NotFoundError: there is none.
@@ -55,9 +55,13 @@ def open_place(path: str | os.PathLike[str], **access: Any) -> Place:
     scheme, found, rest = text.partition("://")
     if not found or scheme == "file":
         return LocalFile(text if not found else "/" + rest.partition("/")[2])
+    if scheme in ("http", "https"):
+        from lake.archives.web import WebFile
+
+        return WebFile(text)
     bucket, _, key = rest.partition("/")
     if scheme != "s3" or not key:
-        raise ValueError(f"no archive: {text!r} (a path or s3://bucket/key)")
+        raise ValueError(f"no archive: {text!r} (a path, s3://bucket/key or https://...)")
     settings = config.resolve(**access)
     store = open_store(
         f"s3://{bucket}",

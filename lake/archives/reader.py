@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, overload
 from lake.archives.content import CHUNK, Chunks, Content
 from lake.archives.damage import Limits
 from lake.archives.extract import extract
+from lake.archives.folder import Folder, FolderContent
 from lake.archives.place import Place, open_place
 from lake.archives.ring import Counters, Ring
 from lake.archives.samples import Samples
@@ -37,15 +38,15 @@ class Archive(Sequence[bytes]):
     for all that it started, within one budget. Make it with `lake.archive`.
     """
 
-    def __init__(self, place: Place, kind: str, content: Content, kept: Ring | None) -> None:
-        self.kind = kind  # "zip", "tar", "tar.gz" or "tar.zst"
-        self._place, self._content, self._kept = place, content, kept
+    def __init__(self, kind: str, content: Content, kept: Ring | None) -> None:
+        self.kind = kind  # "zip", "tar", "tar.gz", "tar.zst" or "folder"
+        self._content, self._kept = content, kept
         self.names = tuple(content.table.names)
         self.skipped = dict(content.table.skipped)  # how many of what is no file
         self._numbers: dict[str, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Archive, (self._place, self.kind, self._content, self._kept)
+        return Archive, (self.kind, self._content, self._kept)
 
     def __repr__(self) -> str:
         return f"lake.archive({self.name!r}): {self.kind}, {len(self):,} members"
@@ -53,12 +54,12 @@ class Archive(Sequence[bytes]):
     @property
     def name(self) -> str:
         """Where it is, as it was given."""
-        return self._place.name
+        return self._content.place.name
 
     @property
     def size(self) -> int:
         """Bytes of the archive itself."""
-        return self._place.size
+        return self._content.place.size
 
     @property
     def counters(self) -> Counters:
@@ -196,13 +197,13 @@ def archive(
     region: str | None = None,
     anonymous: bool = False,
 ) -> Archive:
-    """The members of a .zip, .tar, .tar.gz or .tar.zst, on disk or in a bucket, as a sequence of bytes.
+    """The members of a .zip, .tar, .tar.gz or .tar.zst, on disk, in a bucket or on the web, as a sequence.
 
     A zip is open after reading its directory; a tar after one pass over its headers; a compressed tar after one
-    pass over all of it, in bounded memory.
+    pass over all of it, in bounded memory. A folder is taken for an archive of its files.
 
     Args:
-        path_or_url: a path, or `s3://bucket/key`.
+        path_or_url: a path, `s3://bucket/key`, or an `http(s)://` URL of a server that serves ranges.
         cache_bytes: memory for members read before, shared by this process and the workers it starts.
         max_ratio: how many times its stored size something over 64 MiB may grow before it counts as a bomb.
         max_member: the largest member that is read into memory at once; `open` streams any.
@@ -218,19 +219,28 @@ def archive(
     budget = parse_bytes(cache_bytes)
     if budget is None:
         raise ValueError("cache_bytes is a size such as '100MB': memory has an end")
-    place = open_place(path_or_url, endpoint_url=endpoint_url, region=region, anonymous=anonymous)
+    kind, content = _opened(
+        path_or_url, limits, cache, {"endpoint_url": endpoint_url, "region": region, "anonymous": anonymous}
+    )
+    dear = any(map(content.dear, range(len(content.table.names))))
+    kept = Ring(budget, content.table.size) if budget and dear else None
+    return Archive(kind, content, kept)
+
+
+def _opened(
+    path_or_url: str | os.PathLike[str], limits: Limits, cache: Cache | None, access: dict[str, Any]
+) -> tuple[str, Content]:
+    if Path(path_or_url).is_dir():
+        return "folder", FolderContent(Folder(path_or_url), limits)
+    place = open_place(path_or_url, **access)
     try:
         codec = _codec(place)
-        content: Content = (
-            ZipContent(place, limits) if codec == "zip" else open_tar(place, codec, limits, cache)
-        )
+        if codec == "zip":
+            return "zip", ZipContent(place, limits)
+        return f"tar.{codec}".rstrip("."), open_tar(place, codec, limits, cache)
     except BaseException:
         place.close()
         raise
-    kind = "zip" if codec == "zip" else f"tar.{codec}".rstrip(".")
-    dear = any(map(content.dear, range(len(content.table.names))))
-    kept = Ring(budget, content.table.size) if budget and dear else None
-    return Archive(place, kind, content, kept)
 
 
 def _codec(place: Place) -> str:

@@ -14,6 +14,7 @@ import zstandard
 from lake.archives.damage import damage
 from lake.archives.reader import Archive, archive
 from lake.archives.stream import decoded
+from lake.archives.tar import TarContent
 from lake.errors import ArchiveError
 
 FRAME = 256 << 10  # decoded bytes of a frame, at most
@@ -43,10 +44,13 @@ def recompress(
     fresh = out.with_name(f".{out.name}.{uuid.uuid4().hex}.part")
     try:
         with archive(source, cache_bytes=0, **access) as opened, fresh.open("xb") as file:
-            if opened.kind == "zip":
-                raise ArchiveError(f"{opened.name} is a zip: its members can be read on their own already")
-            place, codec = opened._place, opened.kind.removeprefix("tar").removeprefix(".")
-            starts = sorted({start - _HEADER for start in opened._content.table.start})
+            content = opened._content
+            if not isinstance(content, TarContent):
+                raise ArchiveError(
+                    f"{opened.name} is a {opened.kind}: its members can be read on their own already"
+                )
+            place, codec = content.place, opened.kind.removeprefix("tar").removeprefix(".")
+            starts = sorted({start - _HEADER for start in content.table.start})
             with damage(place.name):
                 file.writelines(_frames(decoded(place, codec), starts, frame_bytes, level))
         out.hardlink_to(fresh)  # which fails where somebody else was faster

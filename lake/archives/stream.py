@@ -50,7 +50,7 @@ def open_tar(place: Place, codec: str, limits: Limits, cache: Cache | None) -> T
     """
     if not codec:
         table = tar.index(place)
-        return TarContent(place.name, table, place, limits, remote=place.remote, dear=place.remote)
+        return TarContent(place, table, place, limits, remote=place.remote, dear=place.remote)
     decoder = decoded(place, codec)
     counted = _Counted(decoder, place, limits)
     with damage(place.name):
@@ -66,7 +66,7 @@ def open_tar(place: Place, codec: str, limits: Limits, cache: Cache | None) -> T
     else:
         slow = zst.Framed(place, frames) if frames is not None and frames.largest <= _LARGE else None
         source = Streamed(place, codec, counted.done, min(table.start, default=0), cache, slow)
-    return TarContent(place.name, table, source, limits, remote=False, dear=True)
+    return TarContent(place, table, source, limits, remote=False, dear=True)
 
 
 class _Counted:

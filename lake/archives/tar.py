@@ -24,9 +24,10 @@ class TarContent:
     """The members of a tar whose bytes can be read by position."""
 
     def __init__(
-        self, name: str, table: Table, source: Bytes, limits: Limits, *, remote: bool, dear: bool
+        self, place: Place, table: Table, source: Bytes, limits: Limits, *, remote: bool, dear: bool
     ) -> None:
-        self.name, self.table, self.source, self._dear = name, table, source, dear
+        self.place, self.table, self.source, self._dear = place, table, source, dear
+        self.name = place.name
         self._limits, self._remote = limits, remote
 
     def member(self, number: int) -> Member:
