@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -17,11 +18,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lake.convert import tensors
+from lake.convert import tensors, times
 from lake.convert.tensors import Misfit
 
 _INT64 = pa.int64()
+_NARROW = frozenset({pa.float16(), pa.float32()})
 _CANNOT = (
     pa.ArrowInvalid,
     pa.ArrowTypeError,
@@ -176,9 +179,10 @@ def _infer_array(values: Sequence[Any]) -> pa.DataType:
     return tensors.infer([value for value in values if value is not None])
 
 
-def _infer_datetime(values: Sequence[Any]) -> pa.DataType:
-    if len({getattr(value, "tzinfo", None) is None for value in values if value is not None}) > 1:
-        raise Misfit("times with and without a zone are no one type")
+def _infer_decimal(values: Sequence[Any]) -> pa.DataType:
+    odd = next((value for value in values if value is not None and not value.is_finite()), None)
+    if odd is not None:
+        raise Misfit(f"{odd!r} is no number that a decimal column can hold: use None, or floats")
     return _by_arrow(values)
 
 
@@ -195,11 +199,11 @@ _INFER: dict[str, Callable[[Sequence[Any]], pa.DataType]] = {
     "list": _infer_list,
     "dict": _infer_dict,
     "array": _infer_array,
-    "datetime": _infer_datetime,
+    "datetime": times.infer_datetime,
     "date": _by_arrow,
     "time": _by_arrow,
-    "timedelta": _by_arrow,
-    "decimal": _by_arrow,
+    "timedelta": times.infer_timedelta,
+    "decimal": _infer_decimal,
     "uuid": _by_arrow,
 }
 
@@ -236,7 +240,7 @@ def _accepted(kind: pa.DataType) -> frozenset[str]:
         (_is_list, {"list", "array"}),
         (t.is_struct, {"dict"}),
         (t.is_timestamp, {"datetime"}),
-        (t.is_date, {"date"}),
+        (t.is_date, {"date", "datetime"}),  # of NumPy's: whole days
         (t.is_time, {"time"}),
         (t.is_duration, {"timedelta"}),
     )
@@ -261,11 +265,26 @@ def _builder(kind: pa.DataType, types: set[type]) -> Callable[[Sequence[Any], pa
         return _build_list
     if pa.types.is_map(kind):
         return _build_map
-    return _build_plain
+    if pa.types.is_temporal(kind):
+        return times.build
+    return _build_float if kind in _NARROW else _build_plain
 
 
 def _build_plain(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
+
+
+def _build_float(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Floats of fewer bits than Python's: they may round, but integers may not, and none may become infinite."""
+    array = pa.array(values, kind)
+    if kind == pa.float32() and not pc.any(pc.is_inf(array)).as_py():  # Arrow itself has checked the integers
+        return array
+    for value, made in zip(values, array.to_pylist(), strict=True):
+        if made is None or value == made or value != value:
+            continue
+        if isinstance(value, (int, np.integer)) or math.isinf(made):
+            raise Misfit(f"{value!r} does not fit {kind}")
+    return array
 
 
 def _build_map(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -275,7 +294,19 @@ def _build_map(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def _build_tensor(make: Callable[..., pa.Array], values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     element = kind[0].type.value_type if pa.types.is_struct(kind) else kind.value_type
     dtype = element.to_pandas_dtype()
-    return make([np.array(v, dtype) if isinstance(v, (list, tuple)) else v for v in values], kind)
+    return make([_as_tensor(v, dtype) if isinstance(v, (list, tuple)) else v for v in values], kind)
+
+
+def _as_tensor(value: Sequence[Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """A nested list as an array of these elements; floats may round, as they do in columns."""
+    with np.errstate(over="ignore"):
+        array = np.array(value, dtype)
+    given = np.array(value)
+    rounds = given.dtype.kind == array.dtype.kind == "f"
+    same = np.isfinite(given) == np.isfinite(array) if rounds else given == array
+    if not np.all(same):
+        raise Misfit(f"a list of {given.dtype} does not fit an array of {np.dtype(dtype)}")
+    return array
 
 
 def _build_dictionary(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -308,9 +339,9 @@ def _build_list(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 def _flat_arrays(arrays: list[np.ndarray[Any, Any]], kind: pa.DataType) -> pa.Array:
     flat = np.concatenate(arrays)
-    if not pa.types.is_primitive(kind) or not np.can_cast(flat.dtype, kind.to_pandas_dtype(), "safe"):
+    if not pa.types.is_primitive(kind):
         raise Misfit(f"an array of {flat.dtype} does not fit a list of {kind}")
-    return pa.array(flat.astype(kind.to_pandas_dtype(), copy=False), kind)
+    return pa.array(tensors.converted(flat, kind.to_pandas_dtype()), kind)
 
 
 def _fixed_size(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NoReturn
 
-import numpy as np
 import pyarrow as pa
 
 from lake.convert import columns, fit, tables, tensors
+from lake.convert.kept import kept
 from lake.convert.source import BATCH_BYTES, BATCH_ROWS, Meter, Request, Source
 from lake.convert.tensors import Misfit
 from lake.errors import SchemaError
@@ -32,7 +32,7 @@ class _Run:
 
     first: int  # the number of the first one
     keys: list[Any] = field(default_factory=list)
-    fields: list[Mapping[str, Any]] = field(default_factory=list)
+    fields: list[dict[str, Any]] = field(default_factory=list)
     bytes: int = 0
 
     def column(self, name: str) -> list[Any]:
@@ -68,9 +68,11 @@ def _runs(items: Iterator[Any]) -> Iterator[_Run]:
     for row, item in enumerate(items):
         try:
             key, fields = item
-            run.bytes += _weight(fields.values())
-        except (TypeError, ValueError, AttributeError):
+            fields = {**fields}
+        except (TypeError, ValueError):
             _malformed(item, row)
+        key, _ = kept(key)
+        run.bytes += _keep(key, fields, row)
         run.keys.append(key)
         run.fields.append(fields)
         if run.bytes >= BATCH_BYTES or len(run.keys) == BATCH_ROWS or row + 1 == WINDOW_ROWS:
@@ -78,6 +80,26 @@ def _runs(items: Iterator[Any]) -> Iterator[_Run]:
             run = _Run(row + 1)
     if run.keys:
         yield run
+
+
+def _keep(key: Any, fields: dict[str, Any], row: int) -> int:
+    """Copy what could change among the values, in place; about how many bytes they hold."""
+    size = 0
+    for name, value in fields.items():
+        cls = type(value)
+        if cls is bytes or cls is str:
+            size += len(value) + 8
+        elif cls is int or cls is float:
+            size += 8
+        else:
+            try:
+                fields[name], more = kept(value)
+            except Misfit as misfit:
+                raise SchemaError(
+                    f"sample {_shown(key)} (row {row:,}), field {name!r}: {misfit}. Store it as text, or flatter"
+                ) from None
+            size += more
+    return size
 
 
 def _window(runs: Iterator[_Run]) -> list[_Run]:
@@ -239,23 +261,3 @@ def _malformed(item: Any, row: int) -> NoReturn:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _weight(values: Iterable[Any]) -> int:
-    """About how many bytes the values hold."""
-    size = 0
-    for value in values:
-        cls = type(value)
-        if cls is bytes or cls is str:
-            size += len(value) + 8
-        elif cls is list or cls is tuple:
-            size += (
-                _weight(value) if value and type(value[0]) not in (int, float, bool) else 8 * len(value) + 8
-            )
-        elif cls is dict:
-            size += _weight(value.values())
-        elif isinstance(value, np.ndarray) or hasattr(value, "nbytes"):
-            size += value.nbytes + 8
-        else:
-            size += 8
-    return size

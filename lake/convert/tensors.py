@@ -97,7 +97,7 @@ def build_fixed(arrays: Sequence[Array | None], kind: pa.FixedShapeTensorType) -
             raise Misfit(f"an array of shape {list(array.shape)} does not fit shape {list(shape)}")
     blank = np.zeros(shape, dtype)
     stacked = (
-        np.stack([blank if a is None else _cast(a, dtype) for a in arrays]) if len(arrays) else blank[:0]
+        np.stack([blank if a is None else converted(a, dtype) for a in arrays]) if len(arrays) else blank[:0]
     )
     storage = pa.Array.from_buffers(
         kind.storage_type,
@@ -113,7 +113,7 @@ def build_variable(arrays: Sequence[Array | None], kind: pa.DataType) -> pa.Arra
     element, rank = kind[0].type.value_type, kind[1].type.list_size
     dtype = element.to_pandas_dtype()
     blank = np.zeros((0,) * rank, dtype)
-    whole = [blank if array is None else _cast(array, dtype) for array in arrays]
+    whole = [blank if array is None else converted(array, dtype) for array in arrays]
     for array in whole:
         if array.ndim != rank:
             raise Misfit(f"an array of {array.ndim} dimensions does not fit one of {rank}")
@@ -142,10 +142,31 @@ def validity(valid: Sequence[bool] | Array) -> pa.Buffer | None:
     return None if bits.all() else pa.py_buffer(np.packbits(bits, bitorder="little"))
 
 
-def _cast(array: Array, dtype: Any) -> Array:
+def converted(array: Array, dtype: Any) -> Array:
+    """The array with other elements, itself if it has them.
+
+    Raises:
+        Misfit: that changes a value, or could: floats are never made narrower.
+    """
+    dtype = np.dtype(dtype)
+    if array.dtype == dtype:
+        return array
     if not np.can_cast(array.dtype, dtype, "safe"):
-        raise Misfit(f"an array of {array.dtype} does not fit {np.dtype(dtype)}")
-    return array.astype(dtype, copy=False)
+        raise Misfit(f"an array of {array.dtype} does not fit {dtype}")
+    made = array.astype(dtype)
+    if array.size and not _same(array, made):
+        raise Misfit(f"an array of {array.dtype} has values that do not fit {dtype}")
+    return made
+
+
+def _same(array: Array, made: Array) -> bool:
+    """Whether a cast that NumPy calls safe kept every value."""
+    if array.dtype.kind in "iu" and made.dtype.kind == "f":
+        limit = 2 ** (np.finfo(made.dtype).nmant + 1)
+        return bool(-limit <= int(array.min()) and int(array.max()) <= limit)
+    if array.dtype.kind in "mM":
+        return bool((made.astype(array.dtype).view(np.int64) == array.view(np.int64)).all())
+    return True
 
 
 def _flat(array: Array, element: pa.DataType) -> pa.Array:

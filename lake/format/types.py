@@ -29,14 +29,45 @@ import pyarrow as pa
 from lake.errors import SchemaError
 from lake.format.arrays import is_octets, is_text
 
+MAX_DEPTH = 64  # of a type within types: Arrow writes no deeper one
 EXTENSION_NAME, EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
 
 def canonical_column(type_: pa.DataType) -> pa.DataType:
     """The canonical type of a column; SchemaError for what no dataset can hold."""
+    if pa.types.is_fixed_size_binary(_values(type_)) and not _values(type_).byte_width:
+        raise SchemaError(f"{type_} cannot be stored: make it bool, or drop it")
+    _check_depth(type_)
     if isinstance(type_, pa.DictionaryType) and has_vocabulary(type_.value_type):
         return pa.dictionary(pa.int32(), canonical(type_.value_type), type_.ordered)
     return canonical(type_)
+
+
+def _values(type_: pa.DataType) -> pa.DataType:
+    while isinstance(type_, (pa.DictionaryType, pa.RunEndEncodedType)):
+        type_ = type_.value_type
+    return type_
+
+
+def _check_depth(type_: pa.DataType) -> None:
+    """That a type is not nested too deep, level by level: a type may be too deep to recurse into."""
+    level, depth = [type_], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise SchemaError(
+                f"a type nested over {MAX_DEPTH} deep cannot be stored: flatten it, or store it as text"
+            )
+        level = [child for one in level for child in _below(one)]
+
+
+def _below(type_: pa.DataType) -> list[pa.DataType]:
+    type_ = _values(type_)
+    if isinstance(type_, pa.BaseExtensionType):
+        return _below(type_.storage_type)
+    if pa.types.is_union(type_) or not pa.types.is_nested(type_):
+        return []
+    return [field.type for field in children(type_)]
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:
