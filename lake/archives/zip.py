@@ -7,12 +7,14 @@ with the header in front of the data, and give exactly the bytes and the checksu
 from __future__ import annotations
 
 import bz2
+import lzma
 import stat
 import struct
 import threading
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -37,9 +39,16 @@ _GAP = 64 << 10  # between members that one request fetches together
 _SPAN = 8 << 20  # bytes that one such request fetches at most
 _DEFLATE_LIMIT = 1032  # what deflate can make of one byte
 _HARMLESS = 1 << 20  # bytes: a smaller member is no bomb, whatever it is made of
-STORED, DEFLATED, BZIP2, ZSTD_OLD, ZSTD = 0, 8, 12, 20, 93
-_METHODS = {STORED: "stored", DEFLATED: "deflated", BZIP2: "bzip2", ZSTD: "zstd", ZSTD_OLD: "zstd"}
-_OTHERS = {9: "deflate64", 14: "lzma", 95: "xz", 97: "wavpack", 98: "ppmd"}
+STORED, DEFLATED, BZIP2, LZMA, ZSTD_OLD, ZSTD = 0, 8, 12, 14, 20, 93
+_METHODS = {
+    STORED: "stored",
+    DEFLATED: "deflated",
+    BZIP2: "bzip2",
+    LZMA: "lzma",
+    ZSTD: "zstd",
+    ZSTD_OLD: "zstd",
+}
+_OTHERS = {9: "deflate64", 95: "xz", 97: "wavpack", 98: "ppmd"}
 _ENCRYPTED, _UTF8 = 0x1 | 0x40 | 0x2000, 0x800
 _AES = 99
 _local = threading.local()
@@ -97,6 +106,14 @@ class ZipContent:
                     f"{names[number]!r} in {self.place.name} overlaps {other}: the archive is damaged or hostile"
                 )
             self._limit[number] = limit
+
+    def check(self, number: int) -> None:
+        """Nothing, if the directory leaves no doubt that the member can be read.
+
+        Raises:
+            ArchiveError: it is encrypted, compressed in an unknown way, a bomb, or cannot be.
+        """
+        self._believe(number)
 
     def member(self, number: int) -> Member:
         """What is known of a member."""
@@ -267,11 +284,18 @@ def _unzstd(data: bytes, size: int) -> bytes:
     return bytes(decoder.stream_reader(data, read_across_frames=True).read(size + 1))
 
 
-def _unbzip2(data: bytes, size: int) -> bytes:
-    return b"".join(_bunzipped(iter([data]), size + 1))
+def _unpaced(method: int, data: bytes, size: int) -> bytes:
+    decoder, pieces = _paced_decoder(method, iter([data]))
+    return b"".join(_paced(decoder, pieces, size + 1))
 
 
-_DECODERS = {DEFLATED: _inflated, BZIP2: _unbzip2, ZSTD: _unzstd, ZSTD_OLD: _unzstd}
+_DECODERS: dict[int, Callable[[bytes, int], bytes]] = {
+    DEFLATED: _inflated,
+    BZIP2: partial(_unpaced, BZIP2),
+    LZMA: partial(_unpaced, LZMA),
+    ZSTD: _unzstd,
+    ZSTD_OLD: _unzstd,
+}
 
 
 def _decoded_pieces(method: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -279,8 +303,8 @@ def _decoded_pieces(method: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
         return pieces
     if method == DEFLATED:
         return _inflated_pieces(pieces)
-    if method == BZIP2:
-        return _bunzipped(pieces)
+    if method in (BZIP2, LZMA):
+        return _paced(*_paced_decoder(method, pieces))
     raw: Any = Chunks(pieces)
     reader = zstandard.ZstdDecompressor(max_window_size=WINDOW).stream_reader(raw, read_across_frames=True)
     return iter(lambda: reader.read(CHUNK), b"")
@@ -302,22 +326,38 @@ def _inflated_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
         raise EOFError("something follows the deflate stream")
 
 
-def _bunzipped(pieces: Iterator[bytes], most: int | None = None) -> Iterator[bytes]:
-    decoder = bz2.BZ2Decompressor()
+def _paced(decoder: Any, pieces: Iterator[bytes], most: int | None = None) -> Iterator[bytes]:
+    """What a decompressor of the standard library makes of the pieces, at most so many bytes, CHUNK at a time."""
     left = most
-    while left is None or left > 0:
+    while not decoder.eof and (left is None or left > 0):
         piece = next(pieces, b"") if decoder.needs_input else b""
         if not piece and decoder.needs_input:
-            raise EOFError("the bzip2 stream has no end")
+            return  # without an end, which not all have: length and checksum tell
         try:
             out = decoder.decompress(piece, CHUNK if left is None else min(left, CHUNK))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise EOFError(str(error)) from None
         if out:
             yield out
             left = None if left is None else left - len(out)
-        if decoder.eof:
-            return
+
+
+def _paced_decoder(method: int, pieces: Iterator[bytes]) -> tuple[Any, Iterator[bytes]]:
+    """A decompressor, and the pieces without what only says how it is to be made."""
+    if method == BZIP2:
+        return bz2.BZ2Decompressor(), pieces
+    head = next(pieces, b"")
+    if len(head) < 9 or head[2:4] != b"\5\0" or head[4] >= 225:
+        raise EOFError("its LZMA properties are none")
+    rest, lc = divmod(head[4], 9)
+    pb, lp = divmod(rest, 5)
+    size = int.from_bytes(head[5:9], "little")
+    if size > WINDOW or lc + lp > 4:
+        raise EOFError(f"its LZMA dictionary would take {size:,} bytes")
+    settings = {"id": lzma.FILTER_LZMA1, "dict_size": size, "lc": lc, "lp": lp, "pb": pb}
+    return lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[settings]), chain(
+        [head[9:]] if head[9:] else [], pieces
+    )
 
 
 # --- the directory ----------------------------------------------------------------------------

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import stat
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
@@ -23,13 +21,14 @@ import zstandard
 
 from lake import filenames
 from lake.archives import tar
-from lake.archives.damage import clean, damage
+from lake.archives.damage import Limits, damage
 from lake.archives.tar import Forward
+from lake.archives.zip import ZipContent
 from lake.convert.files import Member, Reader, Skipped
 from lake.errors import ArchiveError
 
 _CHUNK = 1 << 20
-_DEFLATE_LIMIT = 1032  # what deflate can make of one byte
+_TRUSTED = Limits(float("inf"), 1 << 62)  # what is committed is written by the batch: no member is too large
 _DECOMPRESSORS: dict[str, Callable[[Any], Any]] = {
     "gz": lambda raw: gzip.GzipFile(fileobj=raw),
     "zst": lambda raw: zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True),
@@ -79,53 +78,63 @@ def open_archive(place: Place, skipped: Skipped) -> Archive:
 
 class _Zip:
     def __init__(self, place: Place, skipped: Skipped) -> None:
-        self._name, self._file = place.name, place.open()
         with _damage(place.name):
-            self._zip = zipfile.ZipFile(self._file)
-        self.members = [
-            member for info in self._zip.infolist() if (member := _zip_member(info, place.name, skipped))
-        ]
+            self._zip = ZipContent(_Opened(place), _TRUSTED)
+        table = self._zip.table
+        skipped.counts.update(table.skipped)
+        self.members = []
+        for number, (name, size) in enumerate(zip(table.names, table.size, strict=True)):
+            if filenames.hidden(name):
+                skipped.add("hidden file")
+                continue
+            self._zip.check(number)
+            self.members.append(Member(name, size, number))
 
     def reader(self, batches: list[Sequence[Member]]) -> Reader:
-        return _ZipReader(self._zip, self._file, self._name)
-
-
-def _zip_member(info: zipfile.ZipInfo, archive: str, skipped: Skipped) -> Member | None:
-    name = info.filename.replace("\\", "/") if info.create_system == 0 else info.filename
-    if info.is_dir() or not (name := clean(name, archive)):
-        return None
-    if filenames.hidden(name):
-        skipped.add("hidden file")
-        return None
-    if stat.S_ISLNK(info.external_attr >> 16):
-        skipped.add("link")
-        return None
-    if info.flag_bits & 1:
-        raise ArchiveError(f"{name!r} in {archive} is encrypted: extract it with its password first")
-    deflated = info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-    if deflated and info.file_size > _DEFLATE_LIMIT * info.compress_size + _CHUNK:
-        raise ArchiveError(
-            f"{name!r} in {archive} claims {info.file_size:,} bytes from {info.compress_size:,}, which is "
-            "impossible: the archive is damaged or hostile"
-        )
-    return Member(name, info.file_size, info)
+        return _ZipReader(self._zip)
 
 
 class _ZipReader:
     threads = 2
 
-    def __init__(self, archive: zipfile.ZipFile, file: pa.NativeFile, name: str) -> None:
-        self._zip, self._file, self._name = archive, file, name
+    def __init__(self, archive: ZipContent) -> None:
+        self._zip = archive
 
     def read(self, member: Member, view: memoryview) -> None:
-        with _damage(self._name, member.name), self._zip.open(member.where) as file:
-            _fill(file, view)
-            if file.read(1):  # at the end, the checksum is compared
-                raise EOFError("longer than the archive's directory says")
+        if len(view) <= _CHUNK:
+            view[:] = self._zip.read(member.where)
+            return
+        done = 0
+        for chunk in self._zip.chunks(member.where):
+            view[done : done + len(chunk)] = chunk
+            done += len(chunk)
 
     def close(self) -> None:
         self._zip.close()
-        self._file.close()
+
+
+class _Opened:
+    """A place as `lake.archives` reads one."""
+
+    remote = False  # members are read one by one, whatever lies between them
+    identity = ""
+
+    def __init__(self, place: Place) -> None:
+        self.name, self._file = place.name, place.open()
+        self.size = self._file.size()
+        self.close = self._file.close
+
+    def read_at(self, start: int, length: int) -> bytes:
+        data = bytearray()
+        while len(data) < length:
+            more = self._file.read_at(min(length - len(data), 16 * _CHUNK), start + len(data))
+            if not more:
+                raise ArchiveError(f"{self.name} ends before byte {start + length:,}: it was cut short")
+            data += more
+        return bytes(data)
+
+    def stream(self) -> Iterator[bytes]:
+        return (self.read_at(at, min(_CHUNK, self.size - at)) for at in range(0, self.size, _CHUNK))
 
 
 class _Tar:

@@ -123,11 +123,13 @@ def test_directories_and_links_are_no_members(tmp_path):
 
 
 def test_a_zip_of_every_method_and_shape_is_read(tmp_path, monkeypatch):
-    """Stored, deflated, bzip2, zstd; zip64; streamed (sizes behind the data); a comment; something in front."""
+    """Stored, deflated, bzip2, lzma; zip64; streamed (sizes behind the data); a comment; something in front."""
     data = MEMBERS[2][1] * 5
-    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2):
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         (tmp_path / "x.zip").write_bytes(b"#!/bin/sh\n" + zip_of([("a", data), ("b", b"")], method))
-        assert list(lake.archive(tmp_path / "x.zip")) == [data, b""]
+        with lake.archive(tmp_path / "x.zip") as opened:
+            assert list(opened) == [data, b""]
+            assert opened.open("a").read() == data
 
     class Pipe(io.RawIOBase):
         def __init__(self):
