@@ -1,6 +1,7 @@
 """Archives read in place: members of .zip, .tar, .tar.gz and .tar.zst as a sequence, on disk or in a bucket.
 
-`place` reads bytes by position, `zip`, `tar`, `zst` and `stream` know the formats, `ring` keeps members,
+`place` and `web` read bytes by position; `zip` (with `directory` and `methods`), `tar`, `zst`, `stream` and
+`folder` are formats, each a `content.Content`; `ring` keeps members in memory shared by processes;
 `reader` is what users see. Nothing is extracted unless asked for, and nothing an archive says is believed.
 """
 
