@@ -1,7 +1,8 @@
 """Make record batches fit a schema, or say which row does not. Pure.
 
 Fitting is what `schema=` asks for, and what several files of one table need. Casts are safe: a value that
-the wanted type cannot hold is an error that names its row, never a changed value.
+the wanted type cannot hold is an error that names its row, never a changed value; but floats may round to
+narrower ones.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.errors import SchemaError
+from lake.format.arrays import is_text, items, plain
+from lake.format.casts import same_kind
+from lake.format.types import children, values_of
 
 Vocab = Mapping[str, list[Any]]
 _CANNOT = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError)
@@ -149,7 +153,65 @@ def _cast(column: pa.Array, kind: pa.DataType, values: list[Any] | None) -> pa.A
         return pa.DictionaryArray.from_arrays(encoded.indices.cast(kind.index_type), encoded.dictionary)
     if isinstance(kind, pa.BaseExtensionType) and not isinstance(column.type, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, _cast(column, kind.storage_type, None))
-    return column.cast(kind)
+    _check_meaning(column.type, kind)
+    made = column.cast(kind)
+    _check_values(column, made)
+    return made
+
+
+def _check_meaning(source: pa.DataType, kind: pa.DataType) -> None:
+    """Refuse casts that Arrow calls safe and that say something else afterwards."""
+    t = pa.types
+    source, kind = values_of(source), values_of(kind)
+    if same_kind(source, kind):
+        for mine, wanted in _pairs(source, kind):
+            _check_meaning(mine.type, wanted.type)
+    elif t.is_timestamp(source) and t.is_timestamp(kind) and (source.tz is None) != (kind.tz is None):
+        way = 'assume_timezone(column, "...")' if source.tz is None else "local_timestamp(column)"
+        raise pa.ArrowInvalid(f"only one of them has a zone: pyarrow.compute.{way} converts")
+    elif t.is_timestamp(source) and (t.is_date(kind) or t.is_time(kind)):
+        raise pa.ArrowInvalid("half of each value would be lost")
+
+
+def _pairs(source: pa.DataType, kind: pa.DataType) -> list[tuple[pa.Field, pa.Field]]:
+    """The children of two types of one kind, those of structs by name."""
+    if not pa.types.is_struct(source):
+        return list(zip(children(source), children(kind), strict=True))
+    named = {field.name: field for field in source}
+    if lost := sorted(named.keys() - set(kind.names)):
+        raise pa.ArrowInvalid(f"the field {lost[0]!r} would be lost")
+    return [(named[field.name], field) for field in kind if field.name in named]
+
+
+def _check_values(column: pa.Array, made: pa.Array) -> None:
+    """Refuse what Arrow's safe casts overlook: floats that became infinite or were cut, numbers as booleans."""
+    column, made = plain(column), plain(made)
+    if pa.types.is_struct(column.type) and pa.types.is_struct(made.type):
+        given = dict(zip(column.type.names, column.flatten(), strict=True))
+        for field, child in zip(made.type, made.flatten(), strict=True):
+            if field.name in given:
+                _check_values(given[field.name], child)
+    elif same_kind(column.type, made.type):
+        _check_values(items(column), items(made))
+    elif _overlooked(column.type, made.type):
+        rounds = pa.types.is_floating(made.type) and not pa.types.is_integer(column.type)
+        wide = column.cast(pa.float64(), safe=False)
+        back = (made.cast(pa.uint8()) if pa.types.is_boolean(made.type) else made).cast(pa.float64())
+        same = pc.equal(pc.is_inf(wide), pc.is_inf(back)) if rounds else pc.equal(wide, back)
+        if not pc.all(same).as_py():
+            raise pa.ArrowInvalid("the value would change")
+
+
+def _overlooked(before: pa.DataType, after: pa.DataType) -> bool:
+    """Whether Arrow casts numbers, or text that holds some, into these without looking at all of them."""
+    t = pa.types
+    number = t.is_integer(before) or t.is_floating(before)
+    if t.is_boolean(after):
+        return bool(number)
+    if t.is_decimal(after):
+        return bool(t.is_floating(before))
+    narrow = t.is_float16(after) or t.is_float32(after)
+    return bool(narrow and before != after and (number or t.is_decimal(before) or is_text(before)))
 
 
 def _first_misfit(column: pa.Array, kind: pa.DataType, values: list[Any] | None) -> int:

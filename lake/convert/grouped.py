@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.format.arrays import decoded
+
 _MIN_ROWS = 100
 _FEWER = 10  # times fewer runs than random order has
 _MAX_CLASSES = 4096
@@ -95,7 +97,7 @@ def _may_be(kind: pa.DataType) -> bool:
 def _count(column: pa.Array, runs: _Runs) -> bool:
     """Count a batch's runs; False if the column is no label, so that it need not be looked at again."""
     if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type) if len(column.dictionary) <= _MAX_CLASSES else None
+        column = decoded(column) if len(column.dictionary) <= _MAX_CLASSES else None
     elif not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         column = column if column.nbytes <= _MAX_LENGTH * len(column) + 64 else None
     if column is None:

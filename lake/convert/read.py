@@ -49,6 +49,8 @@ def read(
         TypeError: data of no kind that lake reads. SchemaError: values that do not fit. ArchiveError,
         FormatError: a damaged file.
     """
+    if any(_path(item) == "" for item in (data if isinstance(data, (list, tuple)) else (data,))):
+        raise ValueError("the path is empty: '.' names the working directory")
     if order not in (None, "given", "shuffled"):
         raise ValueError(f'order={order!r}: it is "given" or "shuffled"')
     wanted, vocab = (None, {}) if schema is None else fit.as_schema(schema)

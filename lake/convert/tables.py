@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import dataset
 
@@ -51,9 +52,15 @@ def read_arrow(data: Any, request: Request) -> Source:
 def read_pandas(data: Any, request: Request) -> Source:
     """A source of a DataFrame. Its index is a column if it has a name; categories keep their order."""
     named = any(name is not None for name in data.index.names)
+    for name, kind in data.dtypes.items():
+        if str(kind).startswith("Sparse["):
+            raise SchemaError(
+                f"column {name!r} of the DataFrame is {kind}, which Arrow cannot hold: make it dense with "
+                f"frame[{name!r}].sparse.to_dense()"
+            )
     try:
         table = pa.Table.from_pandas(data, preserve_index=named)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+    except (TypeError, pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
         why = "; ".join(str(arg) for arg in error.args)
         raise SchemaError(
             f"the DataFrame has a column that Arrow cannot hold: {why}; convert it first"
@@ -65,20 +72,43 @@ def read_pandas(data: Any, request: Request) -> Source:
         for name, values in categories.items()
         if str(name) in table.schema.names and pa.types.is_dictionary(table.schema.field(str(name)).type)
     }
+    if not named and not _counts(data.index):
+        source.notes.append(
+            f"the DataFrame's index ({_shown(data.index[0])}, ...) has no name and was left out: give it one "
+            "with frame.rename_axis(...) to keep it as a column"
+        )
     return source
+
+
+def _counts(index: Any) -> bool:
+    """Whether an index only numbers the rows."""
+    if type(index).__name__ == "RangeIndex":
+        return True
+    return not len(index) or bool(index.dtype.kind in "iu" and (index == np.arange(len(index))).all())
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def read_lazy_polars(data: Any, request: Request) -> Source:
     """A source of a LazyFrame, which runs in polars' streaming engine as its batches are asked for."""
-    schema = pa.RecordBatchReader.from_stream(data.collect_schema().to_frame()).schema
+    columns = data.collect_schema()
+    _check_polars(columns)
+    schema = pa.RecordBatchReader.from_stream(columns.to_frame()).schema
     frames = data.collect_batches(maintain_order=True)
-    return of_batches(
+    source = of_batches(
         schema, (batch for frame in frames for batch in pa.RecordBatchReader.from_stream(frame))
     )
+    source.vocab = _enum_values(columns)
+    return source
 
 
 def read_stream(data: Any, request: Request) -> Source:
     """A source of whatever speaks Arrow's PyCapsule interface."""
+    columns = _polars_columns(data)
+    _check_polars(columns)
     try:
         if hasattr(data, "__arrow_c_stream__"):
             reader = pa.RecordBatchReader.from_stream(data)
@@ -89,7 +119,7 @@ def read_stream(data: Any, request: Request) -> Source:
             f"{type(data).__name__} is no table: its Arrow stream has no columns ({error})"
         ) from error
     source = of_batches(reader.schema, reader)
-    source.vocab = _enum_values(data)
+    source.vocab = _enum_values(columns)
     return source
 
 
@@ -111,11 +141,32 @@ def _scan(data: dataset.Dataset) -> Iterator[pa.RecordBatch]:
     yield from data.to_batches(batch_size=rows, batch_readahead=2, fragment_readahead=1)
 
 
-def _enum_values(data: Any) -> dict[str, list[Any]]:
-    """The values of a polars frame's Enum columns, whose order is part of their type."""
+def _polars_columns(data: Any) -> Mapping[str, Any]:
+    """The columns' types of a polars frame; of anything else, none."""
     polars = sys.modules.get("polars")
-    if polars is None or not isinstance(data, polars.DataFrame):
-        return {}
+    return data.schema if polars is not None and isinstance(data, polars.DataFrame) else {}
+
+
+def _check_polars(columns: Mapping[str, Any]) -> None:
+    """Refuse columns of Python objects, of which polars would give the addresses."""
+    for name, kind in columns.items():
+        if _holds_objects(kind):
+            raise SchemaError(
+                f"column {name!r} of the polars frame is {kind}, which holds Python objects: give it a type of "
+                f"its own, or drop it with frame.drop({name!r})"
+            )
+
+
+def _holds_objects(kind: Any) -> bool:
+    if type(kind).__name__ == "Object":
+        return True
+    inner = getattr(kind, "inner", None)
+    fields = getattr(kind, "fields", None) or ()
+    return (inner is not None and _holds_objects(inner)) or any(_holds_objects(f.dtype) for f in fields)
+
+
+def _enum_values(columns: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The values of polars' Enum columns, whose order is part of their type."""
     return {
-        name: kind.categories.to_list() for name, kind in data.schema.items() if isinstance(kind, polars.Enum)
+        name: kind.categories.to_list() for name, kind in columns.items() if type(kind).__name__ == "Enum"
     }

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lake.format import arrays
-from lake.format.types import canonical_type, children
+from lake.format.types import canonical_type, children, values_of
 
 _TEMPORAL_KINDS: tuple[Callable[[pa.DataType], bool], ...] = (
     pa.types.is_date,
@@ -29,7 +29,7 @@ def castable(source: pa.DataType, target: pa.DataType) -> bool:
     into wider ones; decimals into ones with room for all digits; dates, times, durations and timestamps of
     one zone into other units; lists, maps and structs whose children may. A struct may lack nullable fields.
     """
-    source, target = _values(source), _values(target)
+    source, target = values_of(source), values_of(target)
     if pa.types.is_null(source):
         return True
     if pa.types.is_integer(source):
@@ -54,12 +54,6 @@ def same_kind(source: pa.DataType, target: pa.DataType) -> bool:
         return bool(source.list_size == target.list_size)
     kinds = (arrays.is_list, pa.types.is_map, pa.types.is_struct)
     return any(is_kind(source) and is_kind(target) for is_kind in kinds)
-
-
-def _values(type_: pa.DataType) -> pa.DataType:
-    while isinstance(type_, (pa.DictionaryType, pa.RunEndEncodedType)):
-        type_ = type_.value_type
-    return type_
 
 
 def _castable_children(source: pa.DataType, target: pa.DataType) -> bool:

@@ -35,7 +35,7 @@ EXTENSION_NAME, EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:
 
 def canonical_column(type_: pa.DataType) -> pa.DataType:
     """The canonical type of a column; SchemaError for what no dataset can hold."""
-    if pa.types.is_fixed_size_binary(_values(type_)) and not _values(type_).byte_width:
+    if pa.types.is_fixed_size_binary(values_of(type_)) and not values_of(type_).byte_width:
         raise SchemaError(f"{type_} cannot be stored: make it bool, or drop it")
     _check_depth(type_)
     if isinstance(type_, pa.DictionaryType) and has_vocabulary(type_.value_type):
@@ -43,7 +43,8 @@ def canonical_column(type_: pa.DataType) -> pa.DataType:
     return canonical(type_)
 
 
-def _values(type_: pa.DataType) -> pa.DataType:
+def values_of(type_: pa.DataType) -> pa.DataType:
+    """The type of the values of dictionaries and runs; of anything else, itself."""
     while isinstance(type_, (pa.DictionaryType, pa.RunEndEncodedType)):
         type_ = type_.value_type
     return type_
@@ -62,7 +63,7 @@ def _check_depth(type_: pa.DataType) -> None:
 
 
 def _below(type_: pa.DataType) -> list[pa.DataType]:
-    type_ = _values(type_)
+    type_ = values_of(type_)
     if isinstance(type_, pa.BaseExtensionType):
         return _below(type_.storage_type)
     if pa.types.is_union(type_) or not pa.types.is_nested(type_):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -85,3 +86,14 @@ def test_labels_that_begin_at_one_are_known_by_their_name():
 def test_nothing_seen_is_nothing_said():
     """An empty commit is not sorted."""
     assert SortedByClass().warning() is None
+
+
+def test_dictionaries_of_string_views_are_seen():
+    """As polars gives its enums and categories."""
+    data = pl.DataFrame({"x": pl.Series(["a"] * 200 + ["b"] * 200, dtype=pl.Enum(["b", "a"]))})
+    watch = SortedByClass()
+
+    for batch in pa.RecordBatchReader.from_stream(data):
+        watch.see(batch)
+
+    assert "sorted by 'x'" in watch.warning()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
+from decimal import Decimal
 
 import duckdb
 import pandas as pd
@@ -230,3 +232,109 @@ def test_other_things_are_refused_by_name():
         read(17)
     with pytest.raises(TypeError, match="Series"):
         read(pl.Series([1, 2]))
+
+
+AWARE = dt.datetime(2020, 1, 1, 3, tzinfo=dt.UTC)
+NAIVE = AWARE.replace(tzinfo=None)
+
+
+@pytest.mark.parametrize(
+    ("value", "source", "wanted"),
+    [
+        (NAIVE, pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (AWARE, pa.timestamp("us", "UTC"), pa.timestamp("us")),
+        ([NAIVE], pa.list_(pa.timestamp("us")), pa.list_(pa.timestamp("us", "UTC"))),
+        ({"t": AWARE}, pa.struct([("t", pa.timestamp("us", "UTC"))]), pa.struct([("t", pa.timestamp("us"))])),
+        (NAIVE, pa.dictionary(pa.int8(), pa.timestamp("us")), pa.timestamp("us", "UTC")),
+        (NAIVE, pa.timestamp("us"), pa.date32()),
+        (NAIVE, pa.timestamp("us"), pa.time64("us")),
+        (NAIVE.replace(microsecond=5), pa.timestamp("us"), pa.timestamp("s")),
+        (1e300, pa.float64(), pa.float32()),
+        (1e300, pa.float64(), pa.float16()),
+        ("1e300", pa.string(), pa.float32()),
+        ([1e300], pa.list_(pa.float64()), pa.list_(pa.float32())),
+        ([1e300], pa.list_(pa.float64(), 1), pa.list_(pa.float32(), 1)),
+        ({"x": 1e300}, pa.struct([("x", pa.float64())]), pa.struct([("x", pa.float32())])),
+        ({"x": 1, "y": 2}, pa.struct([("x", pa.int64()), ("y", pa.int64())]), pa.struct([("x", pa.int64())])),
+        (2049, pa.int64(), pa.float16()),
+        (2**53 + 1, pa.int64(), pa.float64()),
+        (5, pa.int64(), pa.bool_()),
+        (0.5, pa.float64(), pa.bool_()),
+        (1.5, pa.float64(), pa.decimal128(10, 0)),
+        (Decimal("1e60"), pa.decimal256(76, 0), pa.float32()),
+    ],
+)
+def test_a_schema_never_changes_a_value_of_a_table(value, source, wanted):
+    """Where Arrow's safe cast would: column, row, both types. Nulls, and what fits, are cast."""
+    plain = source.value_type if pa.types.is_dictionary(source) else source
+    column = pa.array([None, None, value], plain)
+    data = pa.table({"x": column if plain == source else column.dictionary_encode()})
+
+    with pytest.raises(SchemaError, match=r"column 'x' of .*, row [02]: .* of type .* does not fit"):
+        table(read(data, schema={"x": wanted}))
+
+
+def test_what_a_schema_may_do():
+    """Round floats, keep infinities, move between zones (the moment stays), parse text."""
+    data = pa.table({
+        "x": [0.1, float("inf"), float("nan")],
+        "b": [0, 1, None],
+        "t": pa.array([AWARE] * 3),
+        "s": ["0.1", "inf", "nan"],
+        "d": [0.25, 1.0, None],
+    })  # fmt: skip
+    wanted = {
+        "x": pa.float32(), "b": pa.bool_(), "t": pa.timestamp("ns", "Europe/Berlin"), "s": pa.float32(),
+        "d": pa.decimal128(5, 2),
+    }  # fmt: skip
+
+    made = table(read(data, schema=wanted))
+
+    assert made["x"].equals(data["x"].cast(pa.float32())) or str(made["x"][2]) == "nan"
+    assert made["b"].to_pylist() == [False, True, None]
+    assert made["t"][0].as_py() == AWARE
+    assert made["d"].to_pylist() == [Decimal("0.25"), Decimal("1.00"), None]
+
+
+def test_an_index_without_a_name_is_noted_where_it_says_something():
+    """Row numbers are not missed."""
+    frame = pd.DataFrame({"x": [1, 2, 3]})
+
+    for silent in (frame, frame[1:], frame.iloc[:0], frame.set_index(pd.Index([0, 1, 2]))):
+        assert read(silent).notes == []
+    for index in (
+        [7, 9, 8],
+        ["a", "b", "c"],
+        pd.date_range("2020", periods=3),
+        [("a", 1), ("a", 2), ("b", 1)],
+    ):
+        (note,) = read(frame.set_index(pd.Index(index))).notes
+        assert "index" in note
+        assert "rename_axis" in note
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_polars_types_keep_their_meaning_or_are_refused(lazy):
+    """An Enum keeps its order; Python objects would be their addresses."""
+    enum = pl.DataFrame({"x": pl.Series(["b", "a", None], dtype=pl.Enum(["b", "a", "c"]))})
+    objects = pl.DataFrame({"x": [1], "o": pl.Series([object()], dtype=pl.Object)})
+
+    found = read(enum.lazy() if lazy else enum)
+
+    assert found.vocab == {"x": ["b", "a", "c"]}
+    assert table(found)["x"].to_pylist() == ["b", "a", None]
+    with pytest.raises(SchemaError, match="column 'o' of the polars frame is Object"):
+        read(objects.lazy() if lazy else objects)
+
+
+def test_sparse_columns_are_refused_by_name():
+    """With the way to make them dense."""
+    with pytest.raises(SchemaError, match=r"column 's' of the DataFrame is Sparse\[int64, 0\].*to_dense"):
+        read(pd.DataFrame({"a": [1, 2], "s": pd.arrays.SparseArray([0, 1])}))
+
+
+@pytest.mark.parametrize("data", ["", [""], ["", "x.csv"], ("",)])
+def test_an_empty_path_is_no_path(data):
+    """Least of all that of the working directory."""
+    with pytest.raises(ValueError, match="the path is empty"):
+        read(data)

@@ -573,3 +573,28 @@ def test_appended_values_are_cast_without_loss() -> None:
 
     assert conformed.to_pydict() == {"a": [127, None], "b": ["x", "y"], "c": [Decimal("1.500"), None]}
     assert conformed["a"].type == pa.int8()
+
+
+@pytest.mark.parametrize(
+    "wrap", [pa.list_, lambda t: pa.struct([("x", t)]), lambda t: pa.map_(pa.int8(), t)], ids=range(3)
+)
+@pytest.mark.parametrize("depth", [64, 100, 900])
+def test_types_nested_too_deep_are_refused_by_name(wrap, depth):
+    """Arrow can neither write them, nor Python recurse into the deepest."""
+
+    def nested(levels):
+        found = pa.int8()
+        for _ in range(levels):
+            found = wrap(found)
+        return pa.schema([("c", found)])
+
+    with pytest.raises(SchemaError, match="column 'c': a type nested over 64 deep"):
+        canonical_schema(nested(depth))
+    canonical_schema(nested(63 if depth == 64 else 20))
+
+
+@pytest.mark.parametrize("kind", [pa.binary(0), pa.dictionary(pa.int8(), pa.binary(0))], ids=str)
+def test_binaries_of_no_bytes_are_refused_by_name(kind):
+    """Parquet cannot hold their statistics."""
+    with pytest.raises(SchemaError, match=r"column 'c': .*fixed_size_binary\[0\]"):
+        canonical_schema(pa.schema([("c", kind)]))
