@@ -198,7 +198,7 @@ class _Run:
         old = [run for run, marker in survey.swept.items() if survey.age(marker) >= self.grace]
         if not (self.failed and not self.grace):
             store.delete([names.condemned_key(run) for run in old if run in survey.lists])
-        for run in {*survey.claimed, *survey.swept} - (survey.lists.keys() - set(old)):
+        for run in sorted({*survey.claimed, *survey.swept} - (survey.lists.keys() - set(old))):
             if store.head(names.condemned_key(run)) is None:
                 store.delete([names.claimed_key(run), names.swept_key(run)])
         store.delete(stem.key for stem in survey.damaged)  # checked: what they note is mended or gone

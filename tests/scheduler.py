@@ -25,7 +25,7 @@ from tests.memory import GRACE, MemoryStore
 
 SIGNED_FOR = 900.0  # seconds after which a bucket refuses a request
 SPEEDS = (0.02, 0.3, 1.0, 3.0)
-NAPS = (0.3, 0.6, 1.1, 2.2, 3.3)  # graces for which a process is suspended
+NAPS = (0.0, 0.0, 0.3, 0.6, 1.1, 2.2, 3.3)  # graces for which a process is suspended; 0: for some steps only
 TICK = GRACE / 4
 
 
@@ -45,6 +45,7 @@ class Process(_Around):
         self.world, self.name = world, name
         self.turn = threading.Semaphore(0)
         self.due = 0.0  # when it may go on
+        self.stalled = 0  # steps until it may go on
         self.done = False
         self.error: LakeError | None = None
         self.in_root = False
@@ -69,6 +70,11 @@ class Process(_Around):
     def delicate(self) -> int:
         """How much likelier than elsewhere something happens to it now."""
         return 8 if self.in_root else 1
+
+    def is_ready(self) -> bool:
+        """Whether it can be its turn; asked once before each step."""
+        self.stalled = max(0, self.stalled - 1)
+        return not self.done and not self.stalled and self.due <= self.world.store.clock
 
     def wait(self) -> None:
         """Let others run."""
@@ -164,7 +170,7 @@ class World:
             for _ in range(steps):
                 if self.random.random() < self.moody:
                     speed = {}
-                ready = [each for each in self.processes if not each.done and each.due <= self.store.clock]
+                ready = [each for each in self.processes if each.is_ready()]
                 if not ready and all(each.done for each in self.processes):
                     break
                 choices: list[Any] = [*ready, "time", *(["late"] if self.late else [])]
@@ -177,7 +183,9 @@ class World:
 
     def _step(self, chosen: Any) -> None:
         if isinstance(chosen, Process) and self.random.random() < self.napping * chosen.delicate:
-            chosen.due = self.store.clock + GRACE * self.random.choice(NAPS)
+            nap = self.random.choice(NAPS)
+            chosen.due = self.store.clock + GRACE * nap
+            chosen.stalled = 0 if nap else self.random.randrange(20, 90)
             self.trace.append((chosen.name, "sleeps", ""))
         elif isinstance(chosen, Process):
             chosen.turn.release()
