@@ -185,13 +185,21 @@ def reusable(shards: Iterable[Shard], target: int) -> Reuse:
     }
 
 
+def _conformed(batches: Iterable[pa.RecordBatch], writer: ShardWriter) -> Iterator[pa.RecordBatch]:
+    """The batches in stored form; an error names the row of the whole input."""
+    first = 0
+    for batch in batches:
+        yield schema.conform(batch, writer.stored, key=writer.key, first=first)
+        first += batch.num_rows
+
+
 def ingest(batches: Iterable[pa.RecordBatch], writer: ShardWriter, bar: Bar) -> Ingested:
     """Write every row of `batches` (canonical schema) as shards; their order is the input's.
 
     The first failure, in whatever thread, stops the rest and is raised; what was already stored stays for gc.
     """
     result = writer.result
-    conformed = (schema.conform(batch, writer.stored) for batch in batches)
+    conformed = _conformed(batches, writer)
     workers = min(IN_FLIGHT - 1, (os.cpu_count() or 1) + 1)  # one more than computes: it waits for the disk
     room = threading.Semaphore(IN_FLIGHT - 1)  # and one is being filled
     failed = threading.Event()

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+
+import lake
 
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
 MEGABYTES = 3000 if FULL else 600
@@ -47,3 +50,16 @@ def test_memory_stays_under_a_gigabyte_at_the_default_shard_size(tmp_path: Path)
         check=True,
     )
     assert int(answer.stdout) * 1024 < 1_000_000_000
+
+
+def test_an_append_names_the_row_and_key_that_does_not_fit(tmp_path: Path) -> None:
+    """Counted over all batches; the head stays where it was."""
+    lk = lake.open(tmp_path / "lake", progress=False)
+    before = lk.commit("t", pa.table({"key": ["a"], "n": pa.array([1], pa.int8())}))
+    batches = [pa.record_batch({"key": [f"k{n}", f"k{n + 1}"], "n": [n, n + 1]}) for n in range(126, 132, 2)]
+
+    with pytest.raises(
+        lake.SchemaError, match=r"column 'n', row 2, key 'k128': 128 \(int64\) does not fit int8"
+    ):
+        lk.commit("t", pa.Table.from_batches(batches), mode="append")
+    assert lk.dataset("t").version == before.id

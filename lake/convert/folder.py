@@ -9,6 +9,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lake import filenames
@@ -21,7 +22,8 @@ def list_folder(root: Path, skipped: Skipped) -> list[Member]:
     Raises:
         OSError: a folder or file that cannot be looked at, naming it.
     """
-    top = root.stat()
+    with _explained(os.fspath(root)):
+        top = root.stat()
     return list(_walk(os.fspath(root), "", frozenset({(top.st_dev, top.st_ino)}), skipped))
 
 
@@ -36,50 +38,46 @@ class FolderReader:
     def read(self, member: Member, view: memoryview) -> None:
         """Fill `view` with the file's bytes."""
         path = f"{self._root}/{member.name}"
-        try:
-            with io.FileIO(path) as file:
-                done = file.readinto(view)
-                while 0 < done < len(view) and (more := file.readinto(view[done:])):
-                    done += more
-                if done < len(view) or file.read(1):
-                    raise OSError(f"{path} changed while it was read: commit again when nothing writes to it")
-        except OSError as error:
-            raise _explained(error) from None
+        with _explained(path), io.FileIO(path) as file:
+            done = file.readinto(view)
+            while 0 < done < len(view) and (more := file.readinto(view[done:])):
+                done += more
+            if done < len(view) or file.read(1):
+                raise OSError(f"{path} changed while it was read: commit again when nothing writes to it")
 
     def close(self) -> None:
         """Nothing stays open."""
 
 
 def _walk(path: str, prefix: str, above: frozenset[tuple[int, int]], skipped: Skipped) -> Iterator[Member]:
-    try:
-        with os.scandir(path) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-    except OSError as error:
-        raise _explained(error) from None
+    with _explained(path), os.scandir(path) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         name = prefix + entry.name
-        try:
-            folder = entry.is_dir()
-            if filenames.hidden(entry.name):
-                skipped.add("hidden folder" if folder else "hidden file")
-            elif folder:
-                status = entry.stat()
-                identity = (status.st_dev, status.st_ino)
-                if entry.is_symlink() and identity in above:
-                    skipped.add("link to a folder above it")
-                else:
-                    yield from _walk(entry.path, name + "/", above | {identity}, skipped)
-            elif stat.S_ISREG((status := entry.stat()).st_mode):
-                yield Member(name, status.st_size)
+        with _explained(entry.path):  # never around the walk below, which explains its own errors
+            folder, hidden = entry.is_dir(), filenames.hidden(entry.name)
+            status = entry.stat() if not hidden else None
+        if status is None:
+            skipped.add("hidden folder" if folder else "hidden file")
+        elif folder:
+            identity = (status.st_dev, status.st_ino)
+            if entry.is_symlink() and identity in above:
+                skipped.add("link to a folder above it")
             else:
-                skipped.add("special file")
-        except OSError as error:
-            raise _explained(error) from None
+                yield from _walk(entry.path, name + "/", above | {identity}, skipped)
+        elif stat.S_ISREG(status.st_mode):
+            yield Member(name, status.st_size)
+        else:
+            skipped.add("special file")
 
 
-def _explained(error: OSError) -> OSError:
-    """The same error with a way out in its message; once explained, as it is."""
-    if error.errno is None or error.filename is None:
-        return error
-    advice = f"{error.strerror}; make it readable, or take it out of the folder"
-    return type(error)(error.errno, advice, filenames.printable(os.fsdecode(error.filename)))
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """What the system says of a file or folder, as the same kind of error that names it and a way out."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        advice = f"{error.strerror}; make it readable, or take it out of the folder"
+        raise type(error)(error.errno, advice, filenames.printable(path)) from None

@@ -15,14 +15,17 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from lake.convert import fit
+from lake.convert import csv_text, fit, json_text
+from lake.convert.json_text import text_type
 from lake.convert.paths import File, reaching
 from lake.convert.source import BATCH_BYTES, Meter, Request, Source
 from lake.errors import FormatError, SchemaError
+from lake.format import arrays
 
 _BLOCK_BYTES = 16 << 20  # of text: types are inferred from the first block, and no line may be longer
 _PARQUET_ROWS = 1 << 15
 _OPEN_AT_ONCE = 8
+_CONVERT = "convert it (iconv -f WINDOWS-1252 -t UTF-8, with the encoding that it has)"
 _COMPRESSION = (".gz", ".zst", ".bz2", ".lz4")
 
 
@@ -65,23 +68,27 @@ def read_files(files: Sequence[File], request: Request) -> Source:
     if schema is None:
         schema = fit.widest((file.name, found) for file, (found, _) in zip(files, probed, strict=True))
     counts = [rows for _, rows in probed if rows is not None]
-    meter = Meter()
+    meter, notes = Meter(), list[str]()
     return Source(
         schema,
-        _rows(files, kind, schema, request, meter),
+        _rows(files, kind, schema, request, meter, notes),
         rows=sum(counts) if len(counts) == len(files) else None,
         bytes=sum(file.size for file in files),
+        notes=notes,
         meter=meter,
         typed=kind.typed,
     )
 
 
 def _rows(
-    files: Sequence[File], kind: Format, schema: pa.Schema, request: Request, meter: Meter
+    files: Sequence[File], kind: Format, schema: pa.Schema, request: Request, meter: Meter, notes: list[str]
 ) -> Iterator[pa.RecordBatch]:
     for file in files:
         before = meter.read
-        yield from fit.fitted(kind.batches(file, schema, meter), schema, file.name, request.vocab)
+        batches = kind.batches(file, schema, meter)
+        if kind is _CSV and request.schema is None:
+            batches = csv_text.noticed(batches, file.name, notes)
+        yield from fit.fitted(batches, schema, file.name, request.vocab)
         meter.read = before + file.size
 
 
@@ -97,7 +104,7 @@ def _known(file: File) -> Format:
 
 def _parquet(file: File) -> pq.ParquetFile:
     with _is(file, "Parquet"):
-        return pq.ParquetFile(file.open(), pre_buffer=not file.local)
+        return pq.ParquetFile(file.open(), pre_buffer=not file.local, page_checksum_verification=True)
 
 
 def _probe_parquet(file: File, request: Request) -> tuple[pa.Schema, int]:
@@ -154,54 +161,107 @@ def _arrow_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.R
 # --- text -------------------------------------------------------------------------------------
 
 
-def _csv(file: File, types: pa.Schema | None, *, threads: bool = True) -> Any:
+def _csv(file: File, types: pa.Schema | None, *, threads: bool = True, stream: Any = None) -> Any:
     options: dict[str, Any] = {}
     if types is not None:
         options["convert_options"] = pa.csv.ConvertOptions(
-            column_types={f.name: _text_type(f.type) for f in types}
+            column_types={f.name: text_type(f.type) for f in types}
         )
     reader = pa.csv.open_csv(
-        _text(file),
+        _text(file) if stream is None else stream,
         read_options=pa.csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
-        parse_options=pa.csv.ParseOptions(
-            delimiter="\t" if ".tsv" in file.name.lower() else ",", newlines_in_values=True
-        ),
+        parse_options=pa.csv.ParseOptions(delimiter=_delimiter(file), newlines_in_values=True),
         **options,
     )
     assert reader.schema.names  # which are decoded only now, and may not be UTF-8
     return reader
 
 
+def _delimiter(file: File) -> str:
+    return "\t" if ".tsv" in file.name.lower() else ","
+
+
 def _probe_csv(file: File, request: Request) -> tuple[pa.Schema, None]:
-    with _fits(file, lambda: _csv(file, request.schema, threads=False)):
-        return _csv(file, request.schema).schema, None
+    _check_encoding(file)
+    with _fits(file, lambda: _csv_place(file, request.schema)):
+        schema = _csv(file, request.schema).schema
+    bad = [field.name for field in schema if arrays.is_octets(field.type)] if request.schema is None else []
+    if bad:
+        raise SchemaError(
+            f"{file.name} is not UTF-8, in column {bad[0]!r}: {_CONVERT}, or keep the bytes with "
+            f"schema={{{bad[0]!r}: pyarrow.binary(), ...}}"
+        )
+    return schema, None
 
 
 def _csv_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
-    with _fits(file, lambda: _csv(file, schema, threads=False)):
-        yield from _counted(_csv(file, schema), file, meter)
-
-
-def _json(file: File, types: pa.Schema | None) -> Any:
-    options: dict[str, Any] = {}
-    if types is not None:
-        explicit = pa.schema([field.with_type(_text_type(field.type)) for field in types])
-        options["parse_options"] = pa.json.ParseOptions(
-            explicit_schema=explicit, unexpected_field_behavior="error"
+    with _fits(file, lambda: _csv_place(file, schema)):
+        stream = csv_text.Counting(_text(file))
+        yield from _counted(_csv(file, schema, stream=stream), file, meter)
+    if stream.quotes % 2 and (line := csv_text.unclosed(_text(file), _delimiter(file))) is not None:
+        raise FormatError(
+            f"{file.name} ends inside the quote that opens in line {line:,}: it was cut short, or a quote is "
+            "missing or too many"
         )
-    return pa.json.open_json(
-        _text(file), read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES), **options
+
+
+def _csv_place(file: File, types: pa.Schema | None) -> str | None:
+    """Arrow's message about a file that does not fit, with line and column: read in one thread, it has them."""
+    names: list[str] = []
+    try:
+        reader = _csv(file, types, threads=False)
+        names = reader.schema.names
+        for _ in reader:
+            pass
+    except pa.ArrowInvalid as error:
+        return re.sub(
+            r"In CSV column #(\d+): Row #(\d+): (.*)",
+            lambda found: (
+                f"column {names[int(found[1])]!r}, line {found[2]}: {found[3]}" if names else found[0]
+            ),
+            str(error),
+        )
+    return None
+
+
+def _json(file: File, types: pa.Schema | None, *, threads: bool = True) -> Any:
+    reader = pa.json.open_json(
+        _text(file),
+        read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
+        parse_options=json_text.options(types),
     )
+    _ = reader.schema.names  # which are decoded only now, and may not be UTF-8
+    return reader
 
 
 def _probe_json(file: File, request: Request) -> tuple[pa.Schema, None]:
-    with _fits(file):
-        return _json(file, request.schema).schema, None
+    _check_encoding(file)
+    with _fits(file, lambda: _json_place(file, request.schema)):
+        if request.schema is not None:
+            return _json(file, request.schema).schema, None
+        found = _json(file, None).schema
+        texts = json_text.with_times_as_text(found)
+        if texts.equals(found):
+            return found, None
+        return json_text.settled(_json(file, texts).read_next_batch(), found), None
 
 
 def _json_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
-    with _fits(file):
-        yield from _counted(_json(file, schema), file, meter)
+    with _fits(file, lambda: _json_place(file, schema)):
+        for batch in _counted(_json(file, schema), file, meter):
+            batch.validate(full=True)  # Arrow's parser lets through what is not UTF-8
+            yield batch
+
+
+def _json_place(file: File, types: pa.Schema | None) -> str | None:
+    rows = 0
+    try:
+        for batch in _json(file, types, threads=False):
+            batch.validate(full=True)
+            rows += batch.num_rows
+    except pa.ArrowInvalid:
+        return json_text.first_misfit(_text(file), rows, types, _BLOCK_BYTES)
+    return None
 
 
 def _text(file: File) -> pa.NativeFile:
@@ -211,11 +271,11 @@ def _text(file: File) -> pa.NativeFile:
         return file.filesystem.open_input_stream(file.path, compression="detect")
 
 
-def _text_type(kind: pa.DataType) -> pa.DataType:
-    """What a text parser is told to make for a column that shall have this type in the end."""
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.string() if pa.types.is_string_view(kind) else kind
+def _check_encoding(file: File) -> None:
+    with _text(file) as stream:
+        start = stream.read(4)
+    if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start:
+        raise SchemaError(f"{file.name} is not UTF-8 but, by its first bytes, UTF-16 or UTF-32: {_CONVERT}")
 
 
 def _counted(batches: Any, file: File, meter: Meter) -> Iterator[pa.RecordBatch]:
@@ -242,42 +302,28 @@ def _is(file: File, kind: str) -> Iterator[None]:
 
 
 @contextmanager
-def _fits(file: File, again: Callable[[], Any] | None = None) -> Iterator[None]:
+def _fits(file: File, again: Callable[[], str | None]) -> Iterator[None]:
     """A value of another type than the first block's, as an error that names file, row, column and way out.
 
-    `again`: reads the file in one thread, where Arrow's own message knows the row.
+    `again`: reads the file once more to find the place, where it says more than Arrow's own message.
     """
     try:
         with _is(file, "text"):
             yield
     except FormatError as error:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            raise SchemaError(
+                f"{file.name} is not UTF-8, in its column names: {_CONVERT}"
+            ) from error.__cause__
         if not isinstance(error.__cause__, pa.ArrowInvalid):
             raise
-        message = _precisely(again) or str(error.__cause__)
+        message = again() or str(error.__cause__)
+        if "UTF8" in message:
+            raise SchemaError(f"{file.name} is not UTF-8: {message}; {_CONVERT}") from error.__cause__
         raise SchemaError(
             f"{file.name}: {message}. Types come from the first {_BLOCK_BYTES >> 20} MiB: say others with "
             "schema="
         ) from error.__cause__
-
-
-def _precisely(again: Callable[[], Any] | None) -> str | None:
-    if again is None:
-        return None
-    names: list[str] = []
-    try:
-        reader = again()
-        names = reader.schema.names
-        for _ in reader:
-            pass
-    except pa.ArrowInvalid as error:
-        return re.sub(
-            r"In CSV column #(\d+): Row #(\d+): (.*)",
-            lambda found: (
-                f"column {names[int(found[1])]!r}, line {found[2]}: {found[3]}" if names else found[0]
-            ),
-            str(error),
-        )
-    return None
 
 
 _TEXT = (".csv", ".tsv", ".jsonl", ".ndjson")

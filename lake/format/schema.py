@@ -121,21 +121,41 @@ def decode_schema(text: str) -> pa.Schema:
         raise FormatError(f"not a schema: {error}") from error
 
 
-def conform(batch: pa.RecordBatch, stored: pa.Schema) -> pa.RecordBatch:
+def conform(
+    batch: pa.RecordBatch, stored: pa.Schema, *, key: str | None = None, first: int = 0
+) -> pa.RecordBatch:
     """The rows of `batch` with exactly the schema `stored`; columns that match already are not copied.
 
     Columns are matched by name. Absent nullable ones are null. Dictionaries and runs are decoded, layouts
-    made canonical, numbers and times cast where `castable` says so and every value fits.
+    made canonical, numbers and times cast where `castable` says so and every value fits. Errors name rows by
+    the `key` column, and by number, the batch's first row being the `first`.
 
     Raises:
         SchemaError: an unknown or missing column, a type or value that does not fit, a null where none may
-            be. It has the attributes `column` and `row` (the first, in the batch; None if not about values).
+            be. It has the attributes `column` and `row` (the first one; None if not about values).
     """
     _check_names(batch.schema)
     known = set(stored.names)
     if unknown := [name for name in batch.schema.names if name not in known]:
         raise _schema_error(f"column {unknown[0]!r} is not in the schema", unknown[0])
-    return pa.RecordBatch.from_arrays([_conform_column(batch, field) for field in stored], schema=stored)
+    columns = []
+    for field in stored:
+        try:
+            columns.append(_conform_column(batch, field))
+        except _Misfit as misfit:
+            row = misfit.row
+            named = f", key {batch[key][row].as_py()!r}" if key in batch.schema.names else ""
+            text = f"column {field.name!r}, row {first + row}{named}: {misfit}"
+            raise _schema_error(text, field.name, first + row) from misfit.__cause__
+    return pa.RecordBatch.from_arrays(columns, schema=stored)
+
+
+class _Misfit(Exception):
+    """A value that does not fit its column, and its row in the batch."""
+
+    def __init__(self, text: str, row: int) -> None:
+        super().__init__(text)
+        self.row = row
 
 
 def _conform_column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -148,8 +168,7 @@ def _conform_column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
         column = _cast_column(column, field)
     valid = None if field.nullable else arrays.mask(column)
     if valid is not None:
-        row = int(valid.argmin())
-        raise _schema_error(f"column {field.name!r}, row {row}: null, but declared not null", field.name, row)
+        raise _Misfit("null, but declared not null", int(valid.argmin()))
     return column
 
 
@@ -160,13 +179,17 @@ def _cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
     except pa.ArrowInvalid as error:
         row = first_misfit(column, field.type)
         shown = f"{str(column[row])[:60]} ({canonical_type(column.type)})"
-        text = f"column {field.name!r}, row {row}: {shown} does not fit {canonical_type(field)}: {error}"
-        raise _schema_error(text, field.name, row) from error
+        text = f"{shown} does not fit {canonical_type(field)}: {error}. Correct it, or overwrite the dataset"
+        raise _Misfit(f"{text} with a wider type", row) from error
 
 
 def _check_castable(given: pa.DataType, field: pa.Field) -> None:
     if not castable(given, field.type):
-        text = f"column {field.name!r} is {canonical_type(field)} and cannot take {canonical_type(given)}"
+        wanted = canonical_type(field)
+        text = (
+            f"column {field.name!r} is {wanted} and cannot take {canonical_type(given)}: convert the data to "
+            f"{wanted} (schema= casts what it can), or overwrite the dataset to change the type"
+        )
         raise _schema_error(text, field.name)
 
 

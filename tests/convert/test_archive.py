@@ -296,3 +296,17 @@ def test_labels_work_in_archives(tmp_path):
         "dog/1": ("dog", b"d"),
     }
     assert source.notes == ["1 other file skipped"]
+
+
+@pytest.mark.parametrize("kind", ["tar", "tar.gz", "tar.zst"])
+def test_a_tar_cut_between_members_is_cut_short(tmp_path, kind):
+    """Without the zeros at its end, nobody knows what else there was."""
+    members = [("a.txt", b"x" * 512), ("b.txt", b"y"), ("c.txt", b"")]
+    whole = pack(tmp_path / "whole.tar", members).read_bytes()
+    ends = [1024, 2048, 2560]  # after each member
+    for end, (name, _) in zip(ends, members, strict=True):
+        path = compress(tmp_path / f"x.{kind}", whole[:end])
+        with pytest.raises(ArchiveError, match=rf"x\.{kind} is cut short: it ends after '{name}'"):
+            read(path)
+
+    assert len(rows(read(compress(tmp_path / f"x.{kind}", whole[:3072])))) == 3  # one block of zeros will do

@@ -295,3 +295,14 @@ def test_a_socket_is_a_special_file(tmp_path, monkeypatch):
         unix.bind("s.txt")
 
         assert read(tmp_path).notes == ["1 special file skipped"]
+
+
+def test_a_broken_file_far_below_is_explained_once(tmp_path):
+    """However deep it lies: its path, and one way out."""
+    fill(tmp_path, {"a/b/c/d/ok.txt": b""})
+    (tmp_path / "a/b/c/d/broken.txt").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(FileNotFoundError, match=r"a/b/c/d/broken\.txt") as caught:
+        read(tmp_path)
+
+    assert str(caught.value).count("make it readable") == 1

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import datetime as dt
 import gzip
+import io
+import json
 import uuid
 
 import boto3
@@ -11,10 +15,10 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lake.convert import paths, read, table_files
+from lake.convert import csv_text, paths, read, table_files
 from lake.errors import FormatError, NotFoundError, SchemaError, StoreError
 from tests.conftest import BUCKET
 
@@ -216,6 +220,193 @@ def test_a_name_with_wildcards_in_it_is_that_file(tmp_path):
     (tmp_path / "data[1].csv").write_text("a\n1\n")
 
     assert table(read(tmp_path / "data[1].csv")).to_pylist() == [{"a": 1}]
+
+
+# --- text that is not what it seems -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('a,b\n1,x\n2,"d', 3),
+        ('a,b\n1,"x"\n2,"d\n3,e\n4,f\n', 3),
+        ('a,b\n1,"x""y"\n2,"d""', 3),
+        ('a,b\n1,"x\ny"\n2,"', 4),
+    ],
+    ids=range(4),
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_csv_that_ends_inside_a_quote_is_cut_short(tmp_path, text, line, packed):
+    """Arrow takes all that follows for one cell."""
+    path = tmp_path / ("x.csv.gz" if packed else "x.csv")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+
+    with pytest.raises(FormatError, match=rf"x\.csv.* line {line}: it was cut short"):
+        table(read(path))
+
+
+@given(st.lists(st.sampled_from(['"', '""', ",", "\n", "x", "1,2\n"]), max_size=30), st.integers(1, 5))
+def test_quotes_are_followed_as_python_follows_them(pieces, chunk):
+    """Whether a text ends inside one, read in whatever pieces."""
+    text = "".join(pieces)
+    try:
+        list(csv.reader(io.StringIO(text, newline=""), strict=False))
+        list(csv.reader(io.StringIO(text, newline=""), strict=True))
+        ends_inside = False
+    except csv.Error as error:
+        ends_inside = "unexpected end of data" in str(error)
+        assume(ends_inside)  # strict also refuses letters after a quote, and then says no more
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csv_text, "_CHUNK", chunk)
+        assert (csv_text.unclosed(io.BytesIO(text.encode()), ",") is not None) == ends_inside
+
+
+def test_quotes_that_are_only_letters_are_no_quotes(tmp_path):
+    """An odd number of them, as inches."""
+    (tmp_path / "x.csv").write_text('size,n\n5" disk,1\n"a ""b""",2\n')
+
+    assert table(read(tmp_path / "x.csv"))["size"].to_pylist() == ['5" disk', 'a "b"']
+
+
+@pytest.mark.parametrize("where", ["in the first block", "later"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_text_in_another_encoding_is_refused(tmp_path, monkeypatch, kind, where):
+    """Not stored as bytes: the error names file, encoding and a way to convert it."""
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 64)
+    good = ["n,a", *["1,abcdefg"] * 20] if kind == "csv" else ['{"n": 1, "a": "abcdefg"}'] * 20
+    bad = "2,café" if kind == "csv" else '{"n": 2, "a": "café"}'
+    lines = [*good, bad, *good[1:]] if where == "later" else [*good[:1], bad]
+    (tmp_path / f"x.{kind}").write_bytes("\n".join(lines).encode("latin-1") + b"\n")
+
+    with pytest.raises(SchemaError, match=rf"x\.{kind} is not UTF-8.*iconv"):
+        table(read(tmp_path / f"x.{kind}"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_utf_16_is_named(tmp_path, kind, encoding):
+    """As spreadsheets export it."""
+    text = "a,b\n1,2\n" if kind == "csv" else '{"a": 1}\n'
+    (tmp_path / f"x.{kind}").write_bytes(text.encode(encoding))
+
+    with pytest.raises(SchemaError, match=rf"x\.{kind} is not UTF-8 but.*UTF-16"):
+        read(tmp_path / f"x.{kind}")
+
+
+def test_bytes_that_are_asked_for_are_kept(tmp_path):
+    """`schema=` may say binary."""
+    (tmp_path / "x.csv").write_bytes(b"a\n\xe9\n")
+
+    assert table(read(tmp_path / "x.csv", schema={"a": pa.binary()}))["a"].to_pylist() == [b"\xe9"]
+
+
+def test_a_cell_that_turns_numbers_into_text_is_noted(tmp_path):
+    """Once the rows are read; a column that is text throughout is no news."""
+    (tmp_path / "x.csv").write_text("n,t,e\n1,a,1\n-2.5,b,\nx,c,2\n4e3,1,3\n")
+
+    found = read(tmp_path / "x.csv")
+    table(found)
+
+    (note,) = found.notes
+    assert "column 'n' of" in note
+    assert "x.csv is text" in note
+    assert "row 2, 'x'" in note
+
+
+@pytest.mark.parametrize(
+    ("bad", "schema", "message"),
+    [
+        (
+            '{"a": 1, "b": 2}',
+            None,
+            r"(column 'b', )?line 31 \(row 28\): Column\(/b\) changed from string to number",
+        ),
+        (
+            '{"a": 1.5, "b": ""}',
+            {"a": pa.int64(), "b": pa.string()},
+            r"column 'a', line 31 \(row 28\): .*1\.5",
+        ),
+        (
+            '{"a": 1, "c": ""}',
+            {"a": pa.int64(), "b": pa.string()},
+            r"column 'c', line 31 \(row 28\): unexpected",
+        ),
+        ('{"a": 1, ', None, r"line 31 \(row 28\): "),
+    ],
+    ids=range(4),
+)
+@pytest.mark.parametrize("block", [64, 1 << 20])
+def test_a_json_value_that_does_not_fit_is_found_in_the_file(
+    tmp_path, monkeypatch, bad, schema, message, block
+):
+    """By its line, wherever blocks end and whatever lines are blank."""
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", block)
+    good = '{"a": 1, "b": "x"}'
+    lines = [good] * 12 + ["", " "] + [good] * 16 + [bad] + [good] * 9
+    (tmp_path / "x.jsonl").write_text("\n".join(lines) + "\n")
+
+    with pytest.raises(SchemaError, match=r"x\.jsonl: " + message):
+        table(read(tmp_path / "x.jsonl", schema=schema))
+
+
+@pytest.mark.parametrize(
+    ("times", "kind", "hours"),
+    [
+        (["2020-01-01T03:00:00Z", "2020-01-01T05:00:00+02:00"], pa.timestamp("s", "UTC"), 3),
+        (["2020-01-01T03:00:00", "2020-01-01 03:00:00"], pa.timestamp("s"), 3),
+        (["2020-01-01", "2020-01-01"], pa.timestamp("s"), 0),
+        (["2020-01-01T03:00:00Z", "2020-01-01T03:00:00"], pa.string(), None),
+    ],
+    ids=range(4),
+)
+def test_times_in_json_keep_their_zone(tmp_path, times, kind, hours):
+    """At any depth; Arrow would shift them to UTC and say nothing."""
+    rows = [{"t": time, "d": {"t": [time]}} for time in times]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    found = table(read(tmp_path / "x.jsonl"))
+
+    moment = dt.datetime(2020, 1, 1, hours or 0, tzinfo=dt.UTC if getattr(kind, "tz", None) else None)
+    assert found["t"].type == kind
+    assert found["t"].to_pylist() == (times if hours is None else [moment] * 2)
+    assert [row["d"]["t"][0] for row in found.to_pylist()] == found["t"].to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1e300", pa.float32()),
+        ("1e300", pa.float16()),
+        ("2020-01-01 00:00:00.5", pa.timestamp("s")),
+        ("2020-01-01 00:00:00", pa.timestamp("s", "UTC")),
+        ("2020-01-01 00:00:00Z", pa.timestamp("s")),
+    ],
+    ids=range(5),
+)
+def test_a_schema_never_changes_a_value_of_text(tmp_path, kind, text, wanted):
+    """Neither parser may overflow, cut or move it."""
+    value = float(text) if pa.types.is_floating(wanted) else text
+    line = f"a\n{text}\n" if kind == "csv" else json.dumps({"a": value}) + "\n"
+    (tmp_path / f"x.{kind}").write_text(line)
+
+    with pytest.raises(SchemaError, match=rf"x\.{kind}"):
+        table(read(tmp_path / f"x.{kind}", schema={"a": wanted}))
+
+
+def test_a_damaged_page_of_parquet_is_named(tmp_path):
+    """Where it has checksums, one flipped bit is damage and not another value."""
+    path = tmp_path / "x.parquet"
+    pq.write_table(
+        pa.table({"n": range(1000)}), path, write_page_checksum=True, compression="none", use_dictionary=False
+    )
+    data = bytearray(path.read_bytes())
+    data[4000] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(FormatError, match=r"x\.parquet is no Parquet file .*CRC"):
+        table(read(path))
 
 
 # --- s3 ---------------------------------------------------------------------------------------

@@ -598,3 +598,31 @@ def test_binaries_of_no_bytes_are_refused_by_name(kind):
     """Parquet cannot hold their statistics."""
     with pytest.raises(SchemaError, match=r"column 'c': .*fixed_size_binary\[0\]"):
         canonical_schema(pa.schema([("c", kind)]))
+
+
+def test_a_misfit_is_named_by_row_and_key():
+    """The row of the whole input, its key, both types, and what to do."""
+    stored = pa.schema([("k", pa.large_string()), ("a", pa.int8()), pa.field("b", pa.int8(), nullable=False)])
+    wide = pa.record_batch({"k": ["x", "y"], "a": pa.array([1, 300]), "b": [1, 1]})
+    null = pa.record_batch({"k": ["x", "y"], "a": [1, 1], "b": pa.array([1, None])})
+
+    with pytest.raises(
+        SchemaError,
+        match=r"column 'a', row 11, key 'y': 300 \(int64\) does not fit int8: .*Correct it, or overwrite",
+    ) as caught:
+        conform(wide, stored, key="k", first=10)
+    assert (caught.value.column, caught.value.row) == ("a", 11)
+    with pytest.raises(SchemaError, match="column 'b', row 11, key 'y': null"):
+        conform(null, stored, key="k", first=10)
+    with pytest.raises(SchemaError, match="column 'a', row 1: 300"):
+        conform(wide, stored)
+    with pytest.raises(SchemaError, match="row 1: 300"):
+        conform(wide.select(["a", "b"]), stored, key="k")
+
+
+def test_types_that_cannot_be_appended_say_what_to_do():
+    """Both types, and the two ways out."""
+    with pytest.raises(
+        SchemaError, match=r"is int64 and cannot take string: convert the data to int64.*overwrite"
+    ):
+        unify_for_append(pa.schema([("a", pa.int64())]), pa.schema([("a", pa.string())]))
