@@ -94,7 +94,7 @@ class Access:
             lease = self.cache.peek(one.digest)
             if lease is not None:
                 meter.add(bytes_from_cache=one.bytes)
-                return Opened(one, pa.py_buffer(lease.map()), self._stored)
+                return self._leased(one, lease)
             if not self.costs_less_whole(one, columns, len(indices)):
                 return self._ranged(one, indices, columns, meter)
         with self.wanting(one, meter):
@@ -126,6 +126,12 @@ class Access:
                 return
             self._flights[one.digest] = flight = self._flight(one, meter)
         flight.begin()
+
+    def loosen(self) -> None:
+        """Close what is open, so that no lease on it is in the way: it is opened again when it is read."""
+        if not self._in_place:
+            with self._lock:
+                self._open.clear()
 
     def flying(self) -> int:
         """How many parts are on their way."""
@@ -228,6 +234,15 @@ class Access:
         for index in indices:
             self._see(one, index, columns)
         return batches
+
+    def _leased(self, one: Part, lease: Lease) -> Opened:
+        """The part in the cache; it stays open where it is wanted so, and in nobody's way."""
+        assert self.cache is not None
+        opened = Opened(one, pa.py_buffer(lease.map()), self._stored)
+        with self._lock:
+            if self._wanted[one.digest] and not self.cache.crowded:
+                self._open[one.digest] = opened
+            return opened
 
     def _kept(self, one: Part, opened: Opened) -> Opened:
         with self._lock:

@@ -117,9 +117,10 @@ class Flight:
 
     def wait(self) -> None:
         """Have the part here as soon as can be; raises what it ended with otherwise."""
-        self.batches(range(len(self._states)))
         with self._turn:
             while not self._over:
+                if self._sink is not None:
+                    self._ask_for(self._sink, range(len(self._states)))
                 self._turn.wait()
             if self._error is not None:
                 raise self._error
@@ -133,8 +134,7 @@ class Flight:
         with self._turn:
             while not self._over:
                 if self._sink is not None:
-                    for segments in list(self._portions(indices)):
-                        self._ask(self._sink, segments)
+                    self._ask_for(self._sink, indices)
                     if all(self._states[index] == _HERE for index in indices):
                         break
                 self._turn.wait()
@@ -215,10 +215,11 @@ class Flight:
 
         return work
 
-    def _ask(self, sink: Sink, segments: range) -> None:
-        """Ask for segments now (with the lock held)."""
-        request = self._asked(segments)
-        self._workers.submit(URGENT, partial(self._carry_out, sink, request))
+    def _ask_for(self, sink: Sink, indices: Iterable[int]) -> None:
+        """Ask now for those of these segments that nobody has asked for (with the lock held)."""
+        for segments in list(self._portions(indices)):
+            request = self._asked(segments)
+            self._workers.submit(URGENT, partial(self._carry_out, sink, request))
 
     def _asked(self, segments: range) -> _Request:
         for index in segments:

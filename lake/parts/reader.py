@@ -109,14 +109,15 @@ class PartReader:
         """
         opened = self.access.opened(one)
         if not partly or (opened is not None and opened.mapped):
-            return self._chunks(one, indices, columns, meter)
+            return self._chunks(one, indices, columns, meter)[0]
         known = [[self._kept.get((one.digest, index, name)) for index in indices] for name in columns]
         if all(chunk is not None for chunks in known for chunk in chunks):
             return known  # type: ignore[return-value]
-        found = self._chunks(one, indices, columns, meter)
-        for name, chunks in zip(columns, found, strict=True):
-            for index, chunk in zip(indices, chunks, strict=True):
-                self._kept.put((one.digest, index, name), chunk)
+        found, mapped = self._chunks(one, indices, columns, meter)
+        if not mapped:
+            for name, chunks in zip(columns, found, strict=True):
+                for index, chunk in zip(indices, chunks, strict=True):
+                    self._kept.put((one.digest, index, name), chunk)
         return found
 
     def keep(self, one: Part, meter: Meter) -> None:
@@ -125,13 +126,14 @@ class PartReader:
 
     def _chunks(
         self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
-    ) -> list[list[Chunk]]:
+    ) -> tuple[list[list[Chunk]], bool]:
+        """The chunks, and whether they refer to a mapped file: then keeping them keeps that, and saves nothing."""
         while True:
             try:
                 found = self.access.read(one, indices, columns, meter)
                 if isinstance(found, Opened):
-                    return self._from_open(found, indices, columns, meter)
-                return [[self._finished(batch, name) for batch in found] for name in columns]
+                    return self._from_open(found, indices, columns, meter), found.mapped
+                return [[self._finished(batch, name) for batch in found] for name in columns], False
             except IntegrityError:
                 if not self.access.mend(one):
                     raise

@@ -36,10 +36,17 @@ Loaded: TypeAlias = tuple[Column, ...]  # the columns of a unit
 Rows: TypeAlias = tuple[Loaded, int, int]  # rows [start, stop) of a unit
 
 
-def loaded(columns: Sequence[Sequence[Chunk]], order: Ints | None, pool: Pool) -> Loaded:
-    """Columns whose values come out in this order; None: as the chunks have them."""
-    if order is None:
+def loaded(
+    columns: Sequence[Sequence[Chunk]], order: Ints | None, pool: Pool, *, copy: bool = False
+) -> Loaded:
+    """Columns whose values come out in this order; None: as the chunks have them.
+
+    `copy`: nothing refers to where the chunks lie.
+    """
+    if order is None and not copy:
         return tuple(_Stored(chunks) for chunks in columns)
+    if order is None:
+        order = np.arange(sum(chunk.rows for chunk in columns[0]), dtype=np.int64)
     return tuple(_permuted(chunks, order, pool) for chunks in columns)
 
 
@@ -134,11 +141,8 @@ class _PermutedBytes:
         assert self.fixed is not None
         self._order, self._type, self._dictionary = order, chunks[0].type, chunks[0].dictionary
         views = [chunk.raw for chunk in chunks if chunk.raw is not None]
-        if len(views) == 1:
-            self._values = views[0]
-        else:
-            self._values = pool.take(sum(map(len, views)), self.fixed)
-            np.concatenate(views, out=self._values)
+        self._values = pool.take(sum(map(len, views)), self.fixed)
+        np.concatenate(views, out=self._values)
 
     def together(self, start: int, stop: int) -> bool:
         return False
@@ -159,7 +163,8 @@ class _PermutedArrays:
     def __init__(self, chunks: Sequence[Chunk], order: Ints) -> None:
         self.fixed: int | None = None
         self._order = order
-        self._values = pa.concat_arrays([chunk.array for chunk in chunks])
+        arrays = [chunk.array for chunk in chunks]
+        self._values = pa.concat_arrays([*arrays, arrays[0][:0]])  # which copies even a single one
 
     def together(self, start: int, stop: int) -> bool:
         return False

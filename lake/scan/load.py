@@ -47,7 +47,8 @@ class Loader:
             [partial(self._read, piece, unit if order is None else None) for piece in pieces]
         )
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
-        found = loaded(columns, order, self._pool)
+        crowded = self._residence is not None and self._residence.crowded
+        found = loaded(columns, order, self._pool, copy=crowded)
         if self._residence is not None:
             self._residence.settled()
         return found

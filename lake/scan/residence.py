@@ -75,9 +75,15 @@ class Residence:
             position=self._done,
         )
         self._begun = self._done
+        self._settled = False
         self._access.workers.calm = True
-        self._bring()
-        self.passed(first)
+        self._bring(self._first_window())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether leases stand in somebody's way: what is read is then better copied than mapped."""
+        assert self._snapshot.cache is not None
+        return self._snapshot.cache.crowded
 
     @contextmanager
     def having(self, shard: int) -> Iterator[None]:
@@ -88,14 +94,17 @@ class Residence:
             yield
 
     def settled(self) -> None:
-        """The first rows are here: what follows may share the network with what is urgent."""
-        self._access.workers.calm = False
+        """The first rows are here: now parts are brought in that are not needed yet."""
+        if not self._settled:
+            self._settled = True
+            self._access.workers.calm = False
+            self.passed(self._front)
 
     def passed(self, front: int) -> None:
         """The steps before `front` are gathered."""
         with self._turn:
             self._front = max(self._front, front)
-            if self._thread is None and not self._closed:
+            if self._settled and self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._work, name="lake-ahead", daemon=True)
                 self._thread.start()
             self._turn.notify()
@@ -131,16 +140,20 @@ class Residence:
             with self._turn:
                 front = self._front
             self._advance(front)
-            waiting = self._bring()
+            waiting = self._bring(len(self._files.blocks))
             with self._turn:
                 idle = front == self._front and not self._closed
-                if idle and not self._turn.wait(_LOOK_SECONDS if waiting else _IDLE_SECONDS):
-                    idle = not waiting
+                busy = waiting or self._access.flying() > 0
+                if idle and not self._turn.wait(_LOOK_SECONDS if busy else _IDLE_SECONDS):
+                    idle = not busy
                 else:
                     idle = False
                 if self._closed or idle:
                     self._thread = None
-                    return
+                    break
+            if self.crowded:
+                self._access.loosen()
+        self._access.loosen()  # nothing is leased by a scan that does nothing
 
     def _advance(self, front: int) -> None:
         """Let go what no step from `front` on needs."""
@@ -159,9 +172,19 @@ class Residence:
                 break
             self._done += 1
 
-    def _bring(self) -> bool:
-        """Begin to bring in what has room; whether there is more to be begun when something has landed."""
-        while self._begun < len(self._files.blocks):
+    def _first_window(self) -> int:
+        """The end of the files of the first block that is needed."""
+        shards = self._files.shards[self._done :]
+        firsts = np.flatnonzero(np.diff(shards, prepend=-1))
+        window = self._schedule.plan.order.window
+        return self._done + (int(firsts[window]) if window < len(firsts) else len(shards))
+
+    def _bring(self, end: int) -> bool:
+        """Begin to bring in what has room of the files before `end`.
+
+        Returns whether there is more to be begun when something has landed.
+        """
+        while self._begun < end:
             if (
                 self._bytes[self._begun + 1] - self._bytes[self._done] > self._room
                 and self._begun > self._done

@@ -324,6 +324,7 @@ class _Iteration(Generic[Item]):
         self._schema, self._maps, self._selection = scan._read_schema, scan._maps, scan._selection
         self._dictionaries = self._snapshot.reader.dictionaries
         self._ended = False
+        self._error: Exception | None = None
         self._crew: Crew | None = None
         self._residence: Residence | None = None
         self._pid = os.getpid()
@@ -332,13 +333,25 @@ class _Iteration(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
+        if self._error is not None:
+            raise self._error
         if self._ended:
             raise StopIteration
+        try:
+            return self._next()
+        except StopIteration:
+            self.close()
+            raise
+        except Exception as error:  # comes again to whoever asks again: a failed epoch has no end
+            self._error = error
+            self._let_go()
+            raise
+
+    def _next(self) -> Item:
         if self._crew is None or self._pid != os.getpid():  # a forked child has none of its parent's threads
             self._crew, self._pid = self._hired(), os.getpid()
         got = self._crew.next()
         if got is None:
-            self.close()
             raise StopIteration
         step, values = got
         columns = self._complete(step, values)
@@ -353,6 +366,9 @@ class _Iteration(Generic[Item]):
     def close(self) -> None:
         """Hand nothing out any more; threads end with what they are doing."""
         self._ended = True
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._crew is not None:
             self._crew.close()
         if self._residence is not None and self._pid == os.getpid():

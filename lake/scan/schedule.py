@@ -17,6 +17,7 @@ from lake.plan import EpochPlan, Piece
 from lake.plan.permutation import Ints
 
 UNIT_BYTES: Final = 4 * 2**20  # decoded, of a unit in stored order, about
+FIRST_BYTES: Final = 2**20  # of the first of a shard, which a consumer may be waiting for
 
 
 class Unit(NamedTuple):
@@ -155,8 +156,11 @@ class Schedule:
         size = int(layout.batch_rows[piece.shard])
         raw = max(1, int(layout.raw_bytes[piece.shard]))
         batch_bytes = max(1, raw * size // int(layout.rows[piece.shard]))
-        step = size * max(1, self._unit_bytes // batch_bytes)
-        edges = np.arange(step, int(layout.rows[piece.shard]), step)
+        first, step = (
+            size * max(1, bytes_ // batch_bytes)
+            for bytes_ in (min(FIRST_BYTES, self._unit_bytes), self._unit_bytes)
+        )
+        edges = np.arange(first, int(layout.rows[piece.shard]), step)
         if piece.rows is not None:
             edges = np.searchsorted(piece.rows, edges)
         inside = np.unique(edges[(edges > 0) & (edges < count)])
@@ -165,7 +169,7 @@ class Schedule:
     def _last(self, start: int, stop: int) -> int:
         """The number of the round that takes the last of the places [start, stop), of those of each partition."""
         cut = self.plan.share.partitions
-        number, latest = 0, 0
+        latest = -1
         low, high = _partition(cut.rows, cut.count, start), _partition(cut.rows, cut.count, stop - 1)
         for number in range(low, high + 1):
             begin, end = cut.run(number)
@@ -174,11 +178,11 @@ class Schedule:
         return latest
 
     def _round_of(self, taken: int) -> int:
-        """The round that takes the row of this number, counted as partitions give them in turn."""
+        """The round that takes the row of this number, counted as partitions give them in turn; -1: it was taken."""
         share = self.plan.share
         since = taken - share.start
         if since < share.full * self._round:
-            return max(0, since // self._round)
+            return max(-1, since // self._round)
         since -= share.full * self._round
         return share.full + int(np.searchsorted(self._tail_ends, since, "right"))
 

@@ -1,0 +1,434 @@
+"""Scans of a bucket: exact whatever the store does, nothing fetched twice, within the budget, nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lake
+from lake.format.names import part_key
+from lake.repo import Dataset, Lake
+from lake.stores import LocalStore, Store
+from lake.stores.wrappers import CountingStore
+from tests.remote import Remote, remote_lake
+
+ROWS = 4000
+
+
+def table(rows: int = ROWS) -> pa.Table:
+    """A key, numbers in order, 1 KiB that does not compress, and a label."""
+    rng = np.random.default_rng(1)
+    return pa.table(
+        {
+            "key": [f"row-{n:05d}" for n in range(rows)],
+            "n": np.arange(rows),
+            "x": pa.FixedSizeListArray.from_arrays(
+                pa.array(rng.integers(0, 255, rows * 1024, np.uint8)), 1024
+            ),
+            "label": pa.array(rng.integers(0, 9, rows)),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake of some 16 shards, each with a part for `x` and one for the rest."""
+    folder = tmp_path_factory.mktemp("remote") / "lake"
+    version = lake.open(folder).commit("rows", table(), shard_bytes="256KiB")
+    assert version.shards > 8
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(cache: Path) -> Iterator[None]:
+    """After each test: no thread of lake, no file half written, no lease, no reservation."""
+    yield
+    deadline = time.monotonic() + 10
+    while left_behind(cache) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left_behind(cache)
+
+
+def left_behind(cache: Path) -> list[str]:
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("lake-")]
+    flights = [path.name for folder in ("flights", "members") for path in (cache / folder).glob("*")]
+    return threads + flights
+
+
+def numbers(scan: Any) -> list[int]:
+    return [n for batch in scan for n in batch["n"].to_pylist()]
+
+
+def counted(folder: Path, cache: Path, **options: Any) -> tuple[CountingStore, Lake]:
+    store = CountingStore(Remote(LocalStore(folder)))
+    return store, remote_lake(folder, cache, store=store, **options)
+
+
+def parts_bytes(ds: Dataset, columns: list[str] | None = None) -> int:
+    names = ds.schema.names if columns is None else columns
+    return int(ds.snapshot.manifest.sizes(names)[0].sum())
+
+
+# --- what is fetched --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "full"])
+def test_an_epoch_fetches_each_byte_once_and_the_next_none(folder: Path, cache: Path, shuffle: Any) -> None:
+    """Cold and warm, in any order, the rows are those of the lake read in place."""
+    store, lk = counted(folder, cache)
+    here = lake.open(folder).dataset("rows").scan(shuffle=shuffle, seed=1, batch_size=100)
+    ds = lk.dataset("rows")
+    scan = ds.scan(shuffle=shuffle, seed=1, batch_size=100)
+    len(scan)
+    store.reset()
+
+    assert scan.to_table().equals(here.to_table())
+
+    assert store.bytes_read == scan.metrics()["bytes_fetched"] == parts_bytes(ds)
+    store.reset()
+    assert len(numbers(scan)) == ROWS
+    assert store.bytes_read == 0
+
+
+def test_a_small_column_costs_little(folder: Path, cache: Path) -> None:
+    """What lies beside large columns is read without them, in about one request for each shard."""
+    store, lk = counted(folder, cache)
+    ds = lk.dataset("rows")
+    len(ds.scan(["label"]))
+    store.reset()
+
+    assert ds.scan(["label"]).to_table()["label"].to_pylist() == table()["label"].to_pylist()
+
+    assert store.bytes_read < 0.05 * parts_bytes(ds)
+    assert store.counts["get_into"] <= 1.2 * ds.snapshot.document.shards
+
+
+def test_a_condition_on_a_sorted_column_fetches_what_meets_it(folder: Path, cache: Path) -> None:
+    """Statistics rule the other shards out; `limit` stops as early."""
+    store, lk = counted(folder, cache)
+    ds = lk.dataset("rows")
+    len(ds.scan())
+    store.reset()
+
+    assert numbers(ds.scan(where="n between 2000 and 2039")) == list(range(2000, 2040))
+    manifest = ds.snapshot.manifest
+    sizes = manifest.sizes(ds.schema.names)[0]
+    assert store.bytes_read <= sizes[manifest.find(2000)[0] : manifest.find(2039)[0] + 1].sum()
+
+    store.reset()
+    assert numbers(ds.scan(limit=10)) == list(range(10))
+    assert store.bytes_read <= sizes[0]
+
+
+def test_resuming_reads_nothing_of_what_was_passed(folder: Path, cache: Path) -> None:
+    """The first batch after a resume at nine tenths costs its block, however long the epoch."""
+    store, lk = counted(folder, cache)
+    ds = lk.dataset("rows")
+    scan = ds.scan(batch_size=50)
+    state = scan.state_dict() | {"rows": 3600}
+    store.reset()
+
+    scan.load_state_dict(state)
+    batch = next(iter(scan))
+
+    assert batch["n"].to_pylist() == list(range(3600, 3650))
+    assert store.bytes_read < 0.2 * parts_bytes(ds) + 2**20
+
+
+def test_the_first_batch_does_not_wait_for_whole_shards(tmp_path: Path, cache: Path) -> None:
+    """In order it takes its record batches, shuffled its block; whole parts come after it."""
+    folder = tmp_path / "lake"
+    lake.open(folder).commit("rows", table(20_000), shard_bytes="8MiB")
+    gate = threading.Event()
+
+    class Slow(Remote):
+        """Answers what is large only when the first batch is there."""
+
+        def get_into(self, key: str, start: int, buffer: Any) -> int:
+            if key.startswith("shards") and len(buffer) > 3 * 2**20:
+                gate.wait(30)
+            return super().get_into(key, start, buffer)
+
+    for shuffle in (False, True):
+        gate.clear()
+        lk = remote_lake(folder, cache / str(shuffle), store=Slow(LocalStore(folder)))
+        scan = lk.dataset("rows").scan(["n", "x"], shuffle=shuffle, batch_size=64)
+        batches = iter(scan)
+        assert next(batches).num_rows == 64
+        gate.set()
+        assert sum(batch.num_rows for batch in batches) == 20_000 - 64
+
+
+# --- faults -----------------------------------------------------------------------------------
+
+
+class Flaky(Remote):
+    """Fails one request in ten: refused, cut short, or with wrong bytes once for each place."""
+
+    def __init__(self, store: Store, seed: int = 0) -> None:
+        super().__init__(store)
+        self._random, self._spoilt, self.failed = random.Random(seed), set[tuple[str, int]](), 0
+        self._lock = threading.Lock()
+
+    def get_into(self, key: str, start: int, buffer: Any) -> int:
+        with self._lock:
+            chance = self._random.random()
+        if not key.startswith("shards") or chance > 0.1:
+            return super().get_into(key, start, buffer)
+        self.failed += 1
+        if chance < 0.03:
+            raise lake.StoreError("503 SlowDown", retryable=True)
+        count = super().get_into(key, start, buffer)
+        if chance < 0.06:
+            return count // 2
+        if (key, 0) not in self._spoilt:
+            self._spoilt.add((key, 0))
+            buffer[len(buffer) // 2] ^= 1
+        return count
+
+
+@pytest.mark.parametrize("columns", [None, ["n"], ["x", "n"]])
+def test_an_epoch_is_exact_over_a_store_that_fails(
+    folder: Path, cache: Path, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals, short answers and wrong bytes are asked for again, and never become rows."""
+    monkeypatch.setattr("lake.parts.copies._FIRST_PAUSE", 0.001)
+    expected = lake.open(folder).dataset("rows").scan(columns, shuffle=True).to_table()
+    failed = 0
+    for seed in range(4):
+        store = Flaky(LocalStore(folder), seed)
+        ds = remote_lake(folder, cache / str(seed), store=store).dataset("rows")
+        assert ds.scan(columns, shuffle=True).to_table().equals(expected)
+        failed += store.failed
+    assert failed > 4
+
+
+class Broken(Remote):
+    """Has one byte of one part wrong, for ever."""
+
+    key, place = "", 0
+
+    def get_into(self, key: str, start: int, buffer: Any) -> int:
+        count = super().get_into(key, start, buffer)
+        if key == self.key and start <= self.place < start + count:
+            buffer[self.place - start] ^= 1
+        return count
+
+
+@pytest.mark.parametrize(("columns", "read"), [(None, "whole"), (["x"], "whole"), (["x"], "take")])
+def test_a_damaged_part_is_named(folder: Path, cache: Path, columns: list[str] | None, read: str) -> None:
+    """After three fetches the error says which part, shard and rows, and what to do; no row of it was given."""
+    store = Broken(LocalStore(folder))
+    ds = remote_lake(folder, cache, store=store).dataset("rows")
+    one = next(one for one in ds.snapshot.shard(3).parts if "x" in one.fields)
+    store.key, store.place = part_key(one.digest), one.batches[0].offset + one.batches[0].meta_length + 64
+    first = int(ds.snapshot.manifest.starts[3])
+
+    found: list[int] = []
+    with pytest.raises(
+        lake.IntegrityError,
+        match=rf"{one.digest[:12]} of rows@#1, shard 3, rows {first:,}-.*lake repair rows",
+    ) as raised:
+        if read == "take":
+            ds.take([first], columns=columns)
+        else:
+            scan = ds.scan(columns, batch_size=10)
+            for batch in scan:
+                found += [batch.num_rows]
+    assert raised.value.digest == one.digest
+    assert sum(found) <= first
+
+
+def test_an_error_comes_back_to_whoever_asks_again(folder: Path, cache: Path) -> None:
+    """An epoch that failed never looks as if it had ended."""
+    store = Broken(LocalStore(folder))
+    ds = remote_lake(folder, cache, store=store).dataset("rows")
+    one = ds.snapshot.shard(0).parts[0]
+    store.key, store.place = part_key(one.digest), one.bytes // 2
+    batches = iter(ds.scan(batch_size=10))
+
+    for _ in range(3):
+        with pytest.raises(lake.IntegrityError):
+            list(batches)
+
+
+def test_a_request_that_hangs_is_sent_again(folder: Path, cache: Path) -> None:
+    """The epoch goes on with the second answer, and what hung is not waited for."""
+    hung = threading.Event()
+
+    class Hanging(Remote):
+        def get_into(self, key: str, start: int, buffer: Any) -> int:
+            if key.startswith("shards") and len(buffer) > 100_000 and not hung.is_set() and start == 0:
+                hung.set()
+                time.sleep(8)
+            return super().get_into(key, start, buffer)
+
+    ds = remote_lake(folder, cache, store=Hanging(LocalStore(folder))).dataset("rows")
+    begin = time.monotonic()
+    assert sorted(numbers(ds.scan(shuffle=True))) == list(range(ROWS))
+    assert hung.is_set()
+    assert time.monotonic() - begin < 8
+
+
+# --- the budget -------------------------------------------------------------------------------
+
+
+def test_what_cannot_fit_is_refused_before_the_first_request(folder: Path, cache: Path) -> None:
+    """The error has the numbers and a way out; `check` says the same."""
+    store, lk = counted(folder, cache, budget="400kB")
+    ds = lk.dataset("rows")
+    scan = ds.scan(shuffle=True)
+    len(scan)
+    store.reset()
+
+    for ask in (lambda: list(scan), scan.check):
+        with pytest.raises(lake.BudgetError, match="budget 400 kB") as refused:
+            ask()
+        assert refused.value.needed > refused.value.budget == 400_000
+    assert not store.calls
+    assert len(numbers(ds.scan(["n"], shuffle=True))) == ROWS
+
+
+def test_epochs_in_a_small_cache_are_exact_and_hit_what_fits(tmp_path: Path, cache: Path) -> None:
+    """At a budget of four fifths of the data, the second epoch fetches little more than the rest."""
+    folder = tmp_path / "lake"
+    whole = lake.open(folder).commit("rows", table(), shard_bytes="64KiB").bytes
+    store, lk = counted(folder, cache, budget=f"{whole * 8 // 10}")
+    ds = lk.dataset("rows")
+    scan = ds.scan(shuffle=True, shuffle_window=3, batch_size=64)
+    epochs = []
+    for _ in range(3):
+        store.reset()
+        assert sorted(numbers(scan)) == list(range(ROWS))
+        assert lk.cache.used <= lk.cache.budget
+        epochs.append(store.bytes_read / whole)
+    assert epochs[0] < 1.05
+    assert max(epochs[1:]) < 0.3
+
+
+def _read_all(folder: Path, cache: Path, seeds: list[int], barrier: Any, results: Any) -> None:
+    store, lk = counted(folder, cache, budget="1500kB")
+    barrier.wait()
+    for seed in seeds:
+        scan = lk.dataset("rows").scan(["n", "x"], shuffle=True, seed=seed, shuffle_window=2, batch_size=100)
+        results.put((seed, sorted(numbers(scan)) == list(range(ROWS)), store.bytes_read))
+        store.reset()
+
+
+def test_processes_share_one_download_and_one_budget(folder: Path, cache: Path) -> None:
+    """With one plan each byte is fetched about once for all; never do files exceed the budget."""
+    context = multiprocessing.get_context("spawn")
+    barrier, results = context.Barrier(3), context.Queue()
+    workers = [
+        context.Process(target=_read_all, args=(folder, cache, [5], barrier, results)) for _ in range(3)
+    ]
+    for worker in workers:
+        worker.start()
+    most, found = 0, []
+    while len(found) < 3:
+        sizes = [path.stat().st_size for path in (cache / "files").glob("*/*")] if cache.exists() else []
+        most = max(most, sum(sizes))
+        while not results.empty():
+            found.append(results.get())
+        time.sleep(0.01)
+    for worker in workers:
+        worker.join()
+
+    assert all(exact for _, exact, _ in found)
+    whole = parts_bytes(lake.open(folder).dataset("rows"), ["n", "x"])
+    assert sum(read for _, _, read in found) < 1.5 * whole + 3 * 2**16
+    assert most <= 1_500_000
+
+
+# --- leaving ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("leave", ["break", "raise", "close"])
+def test_whoever_leaves_early_leaves_nothing(folder: Path, cache: Path, leave: str) -> None:
+    """Threads, flights, leases and reservations end with the iteration (see the fixture)."""
+    lk = remote_lake(folder, cache)
+    scan = lk.dataset("rows").scan(["n", "x"], shuffle=True, batch_size=16)
+    if leave == "break":
+        for _ in scan:
+            break
+    elif leave == "raise":
+        with pytest.raises(KeyError):
+            fail_inside(scan)
+        scan.set_epoch(0)
+        iter(scan)  # ends the one that failed, whose traceback may be kept
+    else:
+        batches = iter(scan)
+        next(batches)
+        batches.close()  # type: ignore[attr-defined]
+        assert next(batches, None) is None
+    assert all(
+        entry.leases == 0 for entry in eventually(lk.cache.entries, lambda es: not any(e.leases for e in es))
+    )
+
+
+def fail_inside(scan: Any) -> None:
+    for _ in scan:
+        raise KeyError("consumer")
+
+
+def eventually(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + 10
+    while not good(found := ask()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def _rest(batches: Any, results: Any) -> None:
+    results.put([n for batch in batches for n in batch["n"].to_pylist()])
+
+
+def test_a_forked_child_reads_a_bucket_on(folder: Path, cache: Path) -> None:
+    """Leases and reservations of the parent stay the parent's; the child makes its own."""
+    scan = remote_lake(folder, cache).dataset("rows").scan(["n", "x"], shuffle=True, batch_size=50)
+    batches = iter(scan)
+    seen = [n for _ in range(3) for n in next(batches)["n"].to_pylist()]
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    child = context.Process(target=_rest, args=(batches, results))
+    child.start()
+    rest = results.get(timeout=60)
+    child.join()
+
+    assert sorted(seen + rest) == list(range(ROWS))
+    assert [n for batch in batches for n in batch["n"].to_pylist()] == rest
+
+
+def test_batches_outlive_the_scan(folder: Path, cache: Path) -> None:
+    """A batch that is kept stays what it was, whatever happens to the cache."""
+    lk = remote_lake(folder, cache)
+    kept = list(lk.dataset("rows").scan(["n", "x"], batch_size=70))
+    expected = [
+        batch.to_pylist() for batch in lake.open(folder).dataset("rows").scan(["n", "x"], batch_size=70)
+    ]
+    lk.cache.clear()
+
+    assert [batch.to_pylist() for batch in kept] == expected
+
+
+def test_a_bucket_gives_the_same_as_a_folder(s3_url: str, tmp_path: Path) -> None:
+    """The same commit, scanned from S3."""
+    lk = lake.open(s3_url, cache_dir=tmp_path / "cache", cache_budget="unlimited")
+    lk.commit("rows", table(1000), shard_bytes="128KiB")
+
+    for shuffle in (False, True):
+        found = lk.dataset("rows").scan(shuffle=shuffle, batch_size=64).to_table()
+        assert found.sort_by("n").to_pylist() == table(1000).to_pylist()
