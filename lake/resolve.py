@@ -168,7 +168,7 @@ def _by_time(refs: Refs, name: str, head: LogEntry, selector: str) -> LogEntry:
 def _by_tag(refs: Refs, name: str, head: LogEntry, tag: str) -> LogEntry:
     found = pointer(refs, names.tag_key(name, tag), head)
     if found is None:
-        raise NotFoundError(f"{name!r} has no tag {tag!r}; `lake info {name}` shows those it has")
+        raise NotFoundError(f"{name!r} has no tag {tag!r}; `lake tag {name}` lists those it has")
     return refs.entry(name, int(found["seq"]))
 
 

@@ -1,6 +1,6 @@
 """SQL over a lake: its documents as `lake.*`, its datasets as tables. See `lake.catalog.engine`."""
 
-from lake.catalog.engine import Catalog, Error, cause_of
+from lake.catalog.engine import Catalog, Error, Mistake, cause_of
 from lake.catalog.files import Statement, query, statements
 
-__all__ = ["Catalog", "Error", "Statement", "cause_of", "query", "statements"]
+__all__ = ["Catalog", "Error", "Mistake", "Statement", "cause_of", "query", "statements"]

@@ -23,10 +23,16 @@ from lake.catalog import relations
 from lake.catalog.files import statements
 from lake.catalog.mentions import Mention, mentions
 from lake.catalog.tables import Table, table
-from lake.errors import NotFoundError
+from lake.errors import NotFoundError, SchemaError
 from lake.virtual import VirtualDataset
 
 Error = duckdb.Error
+Mistake = (  # an Error that is the statement's own, whatever the rows are: of syntax or names
+    duckdb.ParserException,
+    duckdb.SyntaxException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+)
 Params = Mapping[str, Any] | Sequence[Any] | None
 
 INSTALLED: Final = (  # each after what it uses
@@ -35,6 +41,8 @@ INSTALLED: Final = (  # each after what it uses
     ("macros", ("parts",)),
 )
 VIEWS: Final = INSTALLED[1][1]
+RELATIONS: Final = (*VIEWS, *INSTALLED[2][1])
+_OF_LAKE: Final = frozenset(RELATIONS) - {"cache"}
 
 _ASKING: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
 _QUESTIONS: Final = frozenset(
@@ -72,12 +80,14 @@ class Catalog:
         while rows are fetched comes as DuckDB's error with its text; `cause_of` gives the original.
 
         Raises:
-            NotFoundError: the statement names a dataset, version or relation that is not there.
+            NotFoundError: the statement names a dataset, version or relation that is not there; or there is no lake.
+            SchemaError: it names a table with columns that differ in nothing but case.
             ValueError: it is not one statement, or one that would change something.
             catalog.Error: DuckDB cannot make sense of it.
         """
+        _check_types(query, params)
         session = self._session()
-        _check_asks(session, query)
+        _check_asks(session, query, params)
         if "lake" in query.lower():  # else it can name no relation of that schema
             self._register_relations(session)
         for name, frame in tables.items():
@@ -128,6 +138,8 @@ class Catalog:
         named = mentions(parsed)
         if named is None:
             named = self._guessed(query)
+        if any(mention.schema == "lake" and mention.name in _OF_LAKE for mention in named):
+            self._lake.refs.info()  # NotFoundError where there is none; from a scan it would come as DuckDB's
         missing = None
         for mention in sorted(named):
             if mention.name.lower() in given and not mention.schema:
@@ -140,8 +152,8 @@ class Catalog:
 
     def _attach_one(self, session: duckdb.DuckDBPyConnection, mention: Mention) -> None:
         schema, name = mention
-        if schema == "lake" and name not in VIEWS:
-            raise NotFoundError(f"no relation lake.{name}; {_nearest(name, VIEWS)}")
+        if schema == "lake" and name not in RELATIONS:
+            raise NotFoundError(f"no relation lake.{name}; {_nearest(name, RELATIONS)}")
         if schema and schema != "lake":
             raise NotFoundError(
                 f'no schema {schema!r}; the name of a dataset is quoted if it has dots: "{schema}.{name}"'
@@ -176,8 +188,11 @@ def cause_of(error: BaseException) -> BaseException:
     return next((failure for failure in reversed(_failures) if str(failure) in reported), error)
 
 
-def _check_asks(session: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Refuse what might change something; the first word counts too: EXPLAIN and PIVOT hide the type."""
+def _check_asks(session: duckdb.DuckDBPyConnection, query: str, params: Params) -> None:
+    """Refuse what might change something, and wrong parameters.
+
+    The first word counts too: EXPLAIN and PIVOT hide the type.
+    """
     found = session.extract_statements(query)
     if len(found) != 1:
         raise ValueError(f"one statement at a time; this text has {len(found)}")
@@ -187,6 +202,24 @@ def _check_asks(session: duckdb.DuckDBPyConnection, query: str) -> None:
         raise ValueError(
             f"{begins.upper()} is refused: a statement may only ask (SELECT, FROM, DESCRIBE, SUMMARIZE, "
             "PIVOT, EXPLAIN). To keep an answer, commit it: lk.commit(name, lk.sql(query))"
+        )
+    needed = set(found[0].named_parameters)
+    given = set(params) if isinstance(params, Mapping) else {str(i) for i, _ in enumerate(params or (), 1)}
+    if needed != given:
+        shown = [
+            ", ".join(f"${each}" for each in sorted(map(str, names))) or "none" for names in (needed, given)
+        ]
+        raise ValueError(f"the statement needs the parameters {shown[0]}; given: {shown[1]}")
+
+
+def _check_types(query: str, params: Params) -> None:
+    if not isinstance(query, str):
+        raise TypeError(f"a query is a text, not {type(query).__name__}")
+    if params is None or isinstance(params, Mapping):
+        return
+    if isinstance(params, str | bytes) or not isinstance(params, Sequence):
+        raise TypeError(
+            f"params is a mapping ($name) or a list (?), not {type(params).__name__}: [{params!r}]?"
         )
 
 
@@ -198,21 +231,58 @@ def _register(session: duckdb.DuckDBPyConnection, name: str, frame: Any) -> None
         return
     try:
         session.register(name, frame)
-    except duckdb.InvalidInputException as error:
+    except (TypeError, duckdb.InvalidInputException) as error:
         raise TypeError(
             f"table {name!r}: DuckDB cannot read a {type(frame).__name__}; "
             "give an Arrow, polars or pandas table, or a dataset"
         ) from error
+    _check_names(name, frame)
 
 
 def _register_dataset(session: duckdb.DuckDBPyConnection, name: str, dataset: Table) -> None:
     """Its rows as a view of that name, over a source with one more column: see `lake.catalog.tables`."""
+    _check_names(name, dataset)
     source, hidden = table(dataset)
     session.register(f"_{name}", _noted(source))
     session.execute(
         f"create or replace temporary view {_quoted(name)} as "
         f"select * exclude ({_quoted(hidden)}) from {_quoted('_' + name)}"
     )
+
+
+def _check_names(name: str, frame: Any) -> None:
+    """Refuse columns that SQL cannot tell apart: it would give one for the other."""
+    for one, other in _alike(frame):
+        raise SchemaError(
+            f"SQL knows no upper and lower case, so it cannot tell columns {one!r} and {other!r} of {name!r} apart: "
+            "read them with scan(columns=[...]), or commit the rows with one of them renamed"
+        )
+
+
+def _alike(frame: Any) -> Iterator[tuple[str, str]]:
+    """Pairs of columns, or of members of a struct, whose names differ in nothing but the case of A to Z."""
+    if callable(describe := getattr(frame, "collect_schema", None)):  # polars
+        yield from _pairs(describe().names())
+    elif isinstance(schema := getattr(frame, "schema", None), pa.Schema):
+        yield from _alike_fields(schema, "")
+    else:
+        yield from _pairs([str(column) for column in getattr(frame, "columns", ())])
+
+
+def _alike_fields(fields: Iterable[pa.Field], path: str) -> Iterator[tuple[str, str]]:
+    fields = list(fields)
+    yield from _pairs([path + field.name for field in fields])
+    for field in fields:
+        inner = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        yield from _alike_fields([inner.field(i) for i in range(inner.num_fields)], f"{path}{field.name}.")
+
+
+def _pairs(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    seen: dict[bytes, str] = {}
+    for name in names:
+        first = seen.setdefault(name.encode().lower(), name)
+        if first is not name:
+            yield first, name
 
 
 def _noted(source: VirtualDataset) -> VirtualDataset:

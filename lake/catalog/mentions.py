@@ -38,6 +38,8 @@ def _tables(node: Any, defined: frozenset[str]) -> list[Mention]:
         mention = Mention(node.get("schema_name", ""), node["table_name"])
         if mention.schema or mention.name.lower() not in defined:
             found.append(mention)
+    if node.get("type") == "TABLE_FUNCTION" and node["function"].get("schema") == "lake":
+        found.append(Mention("lake", node["function"]["function_name"]))
     for member, child in node.items():
         if member != "cte_map":
             found += _tables(child, defined)

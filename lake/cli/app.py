@@ -8,12 +8,13 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 import lake
@@ -22,6 +23,10 @@ from lake.cli.output import error, note
 
 class Failed(Exception):
     """Something outside of lake failed; the text is all that there is to say."""
+
+
+class Mistaken(Failed):
+    """Something outside of lake could make no sense of what the user wrote."""
 
 
 class Exit(enum.IntEnum):
@@ -50,6 +55,27 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A dataset: birds, birds@v1, birds@#12 or birds@2026-11-01.")
 ]
+
+
+class _Command(TyperCommand):
+    """A command that refuses what would be passed over in silence: an option given twice, an empty value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter, times in Counter(order).items():
+            if times > 1 and not (parameter.multiple or getattr(parameter, "is_flag", False)):
+                ctx.fail(f"{_called(parameter)} is given {times} times")
+        for parameter in order:
+            value = given.get(parameter.name)
+            if parameter.name != "message" and "" in (value if isinstance(value, list) else [value]):
+                ctx.fail(f"{_called(parameter)} is empty")
+        return super().parse_args(ctx, args)
+
+
+def _called(parameter: Any) -> str:
+    """The option or argument as the user knows it."""
+    option = parameter.param_type_name == "option"
+    return str(max(parameter.opts, key=len) if option else parameter.metavar)
 
 
 class _Commands(TyperGroup):
@@ -102,8 +128,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 def command(name: str, *examples: str) -> Callable[[F], F]:
     """Register the function as `lake <name>`; its docstring is the help, with the examples below."""
     shown = "\n\n".join(f"Example: {each}" for each in examples)
-    register: Callable[[F], F] = app.command(name, epilog=shown)
+    register: Callable[[F], F] = app.command(name, cls=_Command, epilog=shown)
     return register
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`K=V` each; a usage error where one is not, or a K is there twice."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise typer.BadParameter(f"{option} {text!r}: write K=V")
+        if name in found:
+            raise typer.BadParameter(f"{option} {name} is given twice: {found[name]!r} and {value!r}")
+        found[name] = value
+    return found
 
 
 def _version(wanted: bool) -> None:
@@ -143,7 +182,8 @@ def answers() -> Iterator[None]:
     except catalog.Error as error:
         if (cause := catalog.cause_of(error)) is not error:
             raise cause from error
-        raise Failed(str(error).partition("\n\n")[0]) from error
+        failed = Mistaken if isinstance(error, catalog.Mistake) else Failed
+        raise failed(str(error).partition("\n\n")[0]) from error
 
 
 def exit_code(failure: BaseException) -> Exit:
@@ -163,7 +203,9 @@ _CODES: tuple[tuple[type[BaseException], Exit], ...] = (
     (lake.BudgetError, Exit.OVER_BUDGET),
     (lake.NotFoundError, Exit.NOT_FOUND),
     (lake.VersionExpired, Exit.NOT_FOUND),
+    (lake.ConfigError, Exit.USAGE),
     (lake.LakeError, Exit.FAILED),
+    (Mistaken, Exit.USAGE),
     (FileNotFoundError, Exit.NOT_FOUND),
     (ValueError, Exit.USAGE),
     (TypeError, Exit.USAGE),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import lake
-from lake.cli.app import Json, Name, Url, answers, command
+from lake.cli.app import Json, Name, Url, answers, command, pairs
 from lake.cli.output import note, print_json, print_record, print_rows
 
 LOG = (
@@ -74,7 +74,7 @@ def commit(
         key=None if no_key else ... if key is None else key,
         order=order,
         labels=labels,
-        meta=_meta(meta) if meta else None,
+        meta={k: _json_or_text(v) for k, v in pairs(meta, "--meta").items()} if meta else None,
         recipe=_recipe(recipe) if recipe else None,
         message=message,
         txn=txn,
@@ -141,16 +141,6 @@ def log(
     print_rows(entries[:count], LOG, as_json=as_json)
     if count is not None and len(entries) > count:
         note(f"{len(entries) - count} older entries")
-
-
-def _meta(pairs: list[str]) -> dict[str, Any]:
-    found = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(f"--meta {pair!r}: write K=V")
-        found[name] = _json_or_text(text)
-    return found
 
 
 def _recipe(path: Path) -> Any:

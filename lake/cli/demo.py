@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import lake
-from lake.cli.app import Json, answers, command
+from lake.cli.app import Failed, Json, answers, command
 from lake.cli.output import plain_text, print_columns, print_json
 from lake.config import format_bytes
 
@@ -94,7 +94,7 @@ def handwritten_digits() -> tuple[list[bytes], Any, list[int]]:
         from PIL import Image
         from sklearn.datasets import load_digits
     except ImportError as missing:
-        raise lake.ConfigError(f"the demo needs {missing.name}: pip install 'lakeshard[demo]'") from missing
+        raise Failed(f"the demo needs {missing.name}: pip install 'lakeshard[demo]'") from missing
     digits = load_digits()
 
     def png(pixels: Any) -> bytes:
@@ -125,7 +125,7 @@ def train(digits: Any) -> tuple[float, float]:
     try:
         import torch
     except ImportError as missing:
-        raise lake.ConfigError("the demo needs torch: pip install 'lakeshard[demo]'") from missing
+        raise Failed("the demo needs torch: pip install 'lakeshard[demo]'") from missing
     torch.manual_seed(0)
     training, held_out = digits.split(0.9, 0.1, by="key", seed=0)
     columns = ["pixels", "label"]

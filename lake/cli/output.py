@@ -52,7 +52,7 @@ def print_json(value: Any) -> None:
 
 
 def print_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A header and the rows; null is empty, lists and structs are JSON."""
+    """A header and the rows; null is empty, as is the empty text; lists and structs are JSON."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([_csv_cell(value) for value in row] for row in rows)

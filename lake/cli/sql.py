@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from itertools import count
 from typing import Annotated, Any, Literal
 
 import typer
 
 import lake
-from lake.cli.app import Json, Url, answers, command
+from lake.cli.app import Json, Url, answers, command, pairs
 from lake.cli.output import note, plain_text, print_columns, print_csv, print_json, print_rows
 
 _SHOWN = 200  # rows of a table on a terminal
@@ -43,7 +44,7 @@ def sql(
         return
     if not query:
         raise typer.BadParameter("a query is needed, or --list")
-    given = dict(_pair(each) for each in parameters or ())
+    given = pairs(parameters or (), "--param")
     if query.startswith("@"):
         from lake.catalog import query as named
 
@@ -54,14 +55,14 @@ def sql(
 
 def _print(answer: Any, form: Format) -> None:
     """Print an Arrow reader's rows; CSV as they come, the others when all are there."""
-    names = answer.schema.names
+    names = _told_apart(answer.schema.names)
     if form == "csv":
         batches = ([column.to_pylist() for column in batch.columns] for batch in answer)
         print_csv(names, (row for columns in batches for row in zip(*columns, strict=True)))
         return
     table = answer.read_all()
     if form == "json":
-        print_json(table.to_pylist())
+        print_json(table.rename_columns(names).to_pylist())
         return
     cut = sys.stdout.isatty() and table.num_rows > _SHOWN
     columns = [column[: _SHOWN if cut else None].to_pylist() for column in table.columns]
@@ -80,8 +81,17 @@ def _list(form: Format) -> None:
     print_rows(rows, ("query", "parameters", "a row is"), as_json=form == "json")
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise typer.BadParameter(f"--param {text!r}: write K=V")
-    return name, value
+def _told_apart(names: list[str]) -> list[str]:
+    """The names, each once: a JSON object holds one member of a name.
+
+    >>> _told_apart(["a", "a", "a_1", "b"])
+    ['a', 'a_2', 'a_1', 'b']
+    """
+    taken, told = set(names), []
+    for name in names:
+        fresh = name
+        if name in told:
+            fresh = next(text for i in count(1) if (text := f"{name}_{i}") not in taken)
+        taken.add(fresh)
+        told.append(fresh)
+    return told

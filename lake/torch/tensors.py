@@ -47,6 +47,15 @@ class Form:
         if self.nulls != "error" and not isinstance(self.nulls, Mapping):
             raise ValueError("nulls is 'error' or a mapping of columns to the value that stands for null")
 
+    def check(self, schema: pa.Schema) -> None:
+        """ValueError if `nulls` names a column that is not there."""
+        known = schema.names
+        named = self.nulls if isinstance(self.nulls, Mapping) else ()
+        if unknown := [name for name in named if name not in known]:
+            raise ValueError(
+                f"nulls= names {', '.join(map(repr, unknown))}; columns of this scan are {', '.join(map(repr, known))}"
+            )
+
 
 class Tensors:
     """Makes tensors of batches. `key`: the column that names rows in errors."""
@@ -63,6 +72,7 @@ class Tensors:
             SchemaError: a null in a column that becomes a tensor, and no value to stand for it.
         """
         if columns.schema is not self._schema:
+            self._form.check(columns.schema)
             self._schema, self._names = columns.schema, columns.schema.names
             self._of_bytes = [_of_bytes(field.type) for field in columns.schema]
         found: dict[str, Any] = {}

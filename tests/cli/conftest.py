@@ -53,7 +53,7 @@ def shell(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "lake.cli", *arguments],
+            [sys.executable, "-m", "lake", *arguments],
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
             capture_output=True,
             text=True,

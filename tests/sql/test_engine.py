@@ -7,6 +7,8 @@ import os
 import threading
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -18,7 +20,7 @@ from hypothesis import strategies as st
 
 import lake
 from lake import catalog
-from lake.errors import BudgetError, NotFoundError
+from lake.errors import BudgetError, NotFoundError, SchemaError
 from lake.repo import Lake
 from tests.sql.conftest import HandMade, HandMadeLake
 
@@ -125,12 +127,12 @@ def test_a_dataset_without_rows_is_a_table_too():
 
 
 def test_a_column_may_have_any_name():
-    """Quotes, blanks, names that differ by case, and the helper's own names."""
-    names = ["_0", "_1", 'q"x', "a b", "x", "X", "select"]
+    """Quotes, blanks, and the helper's own names."""
+    names = ["_0", "_1", 'q"x', "a b", "x", "select"]
     lk = HandMadeLake(odd=pa.table({name: [i] for i, name in enumerate(names)}))
 
     assert lk.sql("from odd").fetchall() == [tuple(range(len(names)))]
-    assert lk.sql('select "q""x" from odd where "select" = 6').fetchall() == [(2,)]
+    assert lk.sql('select "q""x" from odd where "select" = 5').fetchall() == [(2,)]
     assert lk.sql("select count(*) from odd").fetchall() == [(1,)]
 
 
@@ -483,3 +485,79 @@ def test_a_forked_child_may_ask(lk: HandMadeLake):
         os._exit(0 if rows == [(5,)] else 1)
 
     assert os.waitpid(child, 0)[1] == 0
+
+
+# what SQL cannot tell apart
+
+
+_INNER = pa.struct({"a": pa.int64(), "A": pa.int64()})
+_FLAT = {"two": {"x": [1], "X": [2]}, "apart": {"X": [1], "b": [0], "x": [2]}}
+_DEEP = {
+    "struct": {"s": pa.array([{"a": 1, "A": 2}], _INNER)},
+    "list": {"l": pa.array([[{"a": 1, "A": 2}]], pa.list_(_INNER))},
+}
+_FRAMES = {
+    "dataset": HandMade,
+    "arrow": lambda rows: rows,
+    "polars": pl.from_arrow,
+    "lazy": lambda rows: pl.from_arrow(rows).lazy(),
+    "pandas": pa.Table.to_pandas,
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"),
+    [
+        *((form, columns) for form in _FRAMES for columns in _FLAT),
+        *((form, columns) for form in ("dataset", "arrow") for columns in _DEEP),
+    ],
+)
+def test_columns_that_differ_by_case_are_refused(hand_made, form: str, columns: str):
+    """DuckDB would give one for the other; the message names both, and the way out."""
+    frame = _FRAMES[form](pa.table((_FLAT | _DEEP)[columns]))
+    one, other = ("'x'", "'X'") if columns in _FLAT else (".a'", ".A'")
+    message = r"cannot tell columns .* and .* of 'birds' apart.*scan\(columns="
+
+    with pytest.raises(SchemaError, match=message) as caught:
+        hand_made().sql("from birds", birds=frame)
+    assert one in str(caught.value)
+    assert other in str(caught.value)
+    if form == "dataset":
+        with pytest.raises(SchemaError, match=message):
+            hand_made(birds=frame).sql("from birds")
+
+
+def test_letters_beyond_ascii_keep_their_case(hand_made):
+    """As in DuckDB."""
+    lake = hand_made(birds=pa.table({"ä": [1], "Ä": [2]}))
+
+    assert lake.sql('select "Ä" from birds').fetchall() == [(2,)]
+
+
+# mistakes of a caller
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tables", "words"),
+    [
+        ((5,), {}, "a query is a text, not int"),
+        ((None,), {}, "a query is a text, not NoneType"),
+        ((b"select 1",), {}, "a query is a text, not bytes"),
+        (("select ?", 5), {}, r"params is a mapping \(\$name\) or a list \(\?\), not int"),
+        (("select ?", "a"), {}, "not str"),
+        (("select ?", {1}), {}, "not set"),
+        (("from no", None), {"no": None}, "table 'no': DuckDB cannot read a NoneType"),
+        (("from no", None), {"no": 5}, "table 'no': DuckDB cannot read a int"),
+    ],
+)
+def test_a_wrong_type_is_said_plainly(hand_made, arguments: Any, tables: dict[str, Any], words: str):
+    """Before DuckDB says it in its own words."""
+    with pytest.raises(TypeError, match=words):
+        hand_made().sql(*arguments, **tables)
+
+
+@pytest.mark.parametrize("params", [{"a": 5}, MappingProxyType({"a": 5})])
+def test_any_mapping_and_any_sequence_fill_parameters(hand_made, params: Any):
+    """Not dicts and lists alone."""
+    assert hand_made().sql("select $a", params).fetchall() == [(5,)]
+    assert hand_made().sql("select ?", (5,)).fetchall() == [(5,)]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import lake
 from lake import config
+from lake.catalog.engine import VIEWS
 from lake.catalog.files import query, statements
 from lake.format import documents, names
 from lake.repo import Lake
@@ -348,3 +349,20 @@ def test_a_bucket_answers_as_a_folder_does(s3_url: str, tmp_path: Path):
     assert rows(remote, "select nulls from lake.columns where name = 'label'") == [(75,)]
     assert rows(remote, "select count(*), min(key) from birds") == [(300, "k0000")]
     assert named(remote, "cached")[0]["parts_cached"] > 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *(f"from lake.{view}" for view in VIEWS if view != "cache"),
+        "from lake.parts('birds')",
+        "describe lake.log",
+    ],
+)
+def test_where_there_is_no_lake_that_is_said(tmp_path: Path, sql: str):
+    """At once, as everywhere else in Python; what asks nothing of a lake works without one."""
+    nowhere = lake.open(tmp_path / "nowhere", cache_dir=tmp_path / "cache")
+
+    with pytest.raises(lake.NotFoundError, match="no lake at"):
+        nowhere.sql(sql)
+    assert nowhere.sql("select count(*) from lake.cache").fetchall() == [(0,)]
