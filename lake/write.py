@@ -228,7 +228,7 @@ class Change:
         """Carry the commit over to a newer head: what it took over from the old one is no longer inherited."""
         if self.asked.mode == "overwrite" and self.asked.expect is not None:
             raise conflict(self.asked.name, "the head moved while the commit ran", base)
-        for digest in self.made.inherited:
+        for digest in sorted(self.made.inherited):
             if not self.guard.has(names.part_keys(digest)):
                 raise ConflictError(
                     f"part {digest[:12]} of {self.asked.name!r} was collected while the commit ran. Repeating is safe.",

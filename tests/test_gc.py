@@ -197,6 +197,27 @@ def test_a_sweeper_that_slept_until_its_list_was_gone_deletes_nothing(lk: Lake):
     assert lake_on(memory).dataset("birds")[0]["x"] == 0
 
 
+def test_the_end_of_a_log_is_looked_for_after_its_entries(lk: Lake):
+    """While a collector reads, an append takes the head over and the entry before it is expired: neither is missed."""
+    memory: Any = lk.store
+    real, seen = memory.get, []
+
+    def get(key: str) -> bytes:
+        if key == names.log_key("birds", 3) and not seen:
+            seen.append(key)
+            other = lake_on(memory)
+            other.commit("birds", rows(9), mode="append")
+            other.expire("birds", keep=1, dry_run=False)
+        return bytes(real(key))
+
+    memory.get = get
+    lk = lake_on(memory)
+    collect(lk, no_writers=True, grace=0)
+
+    assert seen
+    assert keys_of(lk, "birds") == ["1", "2", "3", "9"]
+
+
 # --- what never goes --------------------------------------------------------------------------
 
 
