@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import report
@@ -17,6 +18,7 @@ from benchmarks.report import ROOT
 TABLES = {
     "ingest": "Keeping data",
     "scan": "Reading batches",
+    "archives": "Reading archives",
     "plan": "Planning an epoch",
     "shuffle": "How good a shuffle is",
 }
@@ -31,8 +33,9 @@ Contestants take turns, round by round, after a round that does not count, and e
 figure is the median of the rounds; ± is half of what lies between the smallest and the largest. Ratios are
 taken within a round. Only ratios carry over to other machines, and below 1.5 they mean "equal" on a busy one.
 
-Where others use the machine too, each contestant waits up to five seconds for a quiet moment, and of up to twice
-as many rounds those count in which others took the least; "others" is the most processors that they still had."""
+Where others use the machine too, each contestant waits up to a second for a quiet moment, and of up to twice
+as many rounds those count in which others took the least; "others" is the most processors that they still
+had. A bar is "unsure" where the spread reaches across it."""
 
 
 def measure(name: str, *, quick: bool) -> list[report.Bar]:
@@ -54,23 +57,27 @@ def measure(name: str, *, quick: bool) -> list[report.Bar]:
 def docs() -> str:
     """The page made of the figures that are kept."""
     bars, sections = [], []
-    for name, title in TABLES.items():
-        path = report.RESULTS / f"{name}.json"
-        if not path.exists():
-            continue
-        kept = json.loads(path.read_text("utf-8"))
-        module: Any = importlib.import_module(f"benchmarks.{name}")
+    for name, module, kept in _kept():
         bars += module.bars(kept["figures"])
-        picture = f"![{title}](benchmarks/{name}.png)" if report.plot(name, quick=False).exists() else ""
+        title = TABLES[name]
+        drawn = report.plot(name, quick=False).exists()
         texts = [
             f"## {title}",
             (module.__doc__ or "").strip(),
             module.page(kept["figures"]),
-            picture,
+            f"![{title}](benchmarks/{name}.png)" if drawn else "",
             _origin(kept),
         ]
         sections.append("\n\n".join(text for text in texts if text))
     return "\n\n".join([INTRO, "## Bars", report.verdicts(bars), *sections]) + "\n"
+
+
+def _kept() -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Each benchmark that has been run: name, module, figures and where they come from."""
+    for name in TABLES:
+        path = report.RESULTS / f"{name}.json"
+        if path.exists():
+            yield name, importlib.import_module(f"benchmarks.{name}"), json.loads(path.read_text("utf-8"))
 
 
 def _origin(kept: dict[str, Any]) -> str:
@@ -91,13 +98,15 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="less data, fewer rounds, figures not kept")
     parser.add_argument(
-        "--docs", action="store_true", help=f"measure nothing; write {DOCS.relative_to(ROOT)}"
+        "--docs", action="store_true", help=f"measure nothing; write {DOCS.relative_to(ROOT)} and plots"
     )
     asked = parser.parse_args()
     unknown = sorted(set(asked.names) - set(TABLES))
     if unknown:
         parser.error(f"no benchmark {unknown[0]!r}; there are {', '.join(TABLES)}")
     if asked.docs:
+        for _, module, kept in _kept():
+            module.draw(kept["figures"], quick=False)
         DOCS.write_text(docs(), "utf-8")
         print(DOCS)
         return

@@ -37,7 +37,7 @@ class Bar:
     what: str
     asks: str
     figure: str
-    reached: bool
+    reached: bool | None  # None: the spread of the rounds is too wide to tell
 
 
 # --- measuring --------------------------------------------------------------------------------
@@ -117,6 +117,16 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float, float]
     return median_and_spread([a / b for a, b in zip(above, below, strict=True)])
 
 
+def reaches(value: tuple[float, float], least: float) -> bool | None:
+    """Whether a median is at least so much; None where its spread reaches across.
+
+    >>> reaches((2.0, 0.5), 1.0), reaches((2.0, 0.5), 3.0), reaches((2.0, 0.5), 2.3)
+    (True, False, None)
+    """
+    middle, spread = value
+    return None if abs(middle - least) < spread else middle >= least
+
+
 # --- where figures come from ------------------------------------------------------------------
 
 
@@ -185,10 +195,13 @@ def verdicts(bars: Sequence[Bar]) -> str:
     return table(
         ["bar", "of", "asks", "measured", "reached"],
         [
-            [str(bar.number), bar.what, bar.asks, bar.figure, "yes" if bar.reached else "**no**"]
-            for bar in bars
+            [str(bar.number), bar.what, bar.asks, bar.figure, _WORDS[bar.reached]]
+            for bar in sorted(bars, key=lambda bar: bar.number)
         ],
     )
+
+
+_WORDS = {True: "yes", False: "**no**", None: "unsure"}
 
 
 def plus_minus(value: tuple[float, float], digits: int = 2, unit: str = "") -> str:
