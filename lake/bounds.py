@@ -148,6 +148,8 @@ def _number(value: Decimal, type_: pa.DataType) -> tuple[pa.Scalar, pa.Scalar] |
         return pa.scalar(math.floor(value), type_), pa.scalar(math.ceil(value), type_)
     if pa.types.is_floating(type_) and not pa.types.is_float16(type_):
         near = (np.float32 if pa.types.is_float32(type_) else np.float64)(float(value))
+        if math.isfinite(near) and Decimal(float(near)) == value:  # the same however it is converted
+            return pa.scalar(near, type_), pa.scalar(near, type_)
         return pa.scalar(np.nextafter(near, -math.inf), type_), pa.scalar(np.nextafter(near, math.inf), type_)
     if pa.types.is_decimal(type_):
         exact = pa.scalar(value, type_)

@@ -239,18 +239,17 @@ def test_a_damaged_part_is_named(folder: Path, cache: Path, columns: list[str] |
     first = int(ds.snapshot.manifest.starts[3])
 
     found: list[int] = []
-    with pytest.raises(
-        lake.IntegrityError,
-        match=rf"{one.digest[:12]} of rows@#1, shard 3, rows {first:,}-.*lake repair rows",
-    ) as raised:
-        if read == "take":
-            ds.take([first], columns=columns)
-        else:
-            scan = ds.scan(columns, batch_size=10)
-            for batch in scan:
-                found += [batch.num_rows]
+    where = rf"{one.digest[:12]} of rows@#1, shard 3, rows {first:,}-.*lake repair rows"
+    with pytest.raises(lake.IntegrityError, match=where) as raised:
+        count_into(found, ds.scan(columns, batch_size=10)) if read == "whole" else ds.take(
+            [first], columns=columns
+        )
     assert raised.value.digest == one.digest
     assert sum(found) <= first
+
+
+def count_into(found: list[int], scan: Any) -> None:
+    found.extend(batch.num_rows for batch in scan)
 
 
 def test_an_error_comes_back_to_whoever_asks_again(folder: Path, cache: Path) -> None:
