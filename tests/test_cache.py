@@ -846,9 +846,10 @@ def test_blocks_count_and_are_never_evicted_while_they_are_leased(make: MakeCach
 def test_many_may_make_one_cache_at_once(tmp_path: Path) -> None:
     """Threads or processes: the first marker stays, because it is what they lock."""
     for attempt in range(5):
+        root = tmp_path / str(attempt)
         with ThreadPoolExecutor(8) as pool:
-            caches = [*pool.map(lambda _: Cache(tmp_path / str(attempt), 1000), range(8))]
+            caches = [*pool.map(Cache, [root] * 8, [1000] * 8)]
         assert [cache.used for cache in caches] == [0] * 8
-        assert {path.name for path in (tmp_path / str(attempt)).glob("lake-cache.json*")} == {"lake-cache.json"}
+        assert {path.name for path in root.glob("lake-cache.json*")} == {"lake-cache.json"}
         for cache in caches:
             cache.close()
