@@ -113,6 +113,8 @@ def main() -> None:
     bars = [bar for name in asked.names or TABLES for bar in measure(name, quick=asked.quick)]
     if bars:
         print(f"\n## Bars\n\n{report.verdicts(bars)}")
+        if asked.quick:
+            print("\nQuick figures hint only: with so little data what a commit costs once weighs the most.")
 
 
 if __name__ == "__main__":
