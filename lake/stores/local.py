@@ -259,8 +259,13 @@ class LocalStore:
         return True
 
     def _make(self, folder: str) -> None:
+        """Make a directory and those that lead to it; their names are not on the disk yet."""
+        fresh, place = {folder}, os.path.dirname(folder)
+        while place not in fresh and not os.path.isdir(place):
+            fresh.add(place)
+            place = os.path.dirname(place)
         os.makedirs(folder, exist_ok=True)
-        self._settled.clear()  # something was not, or no longer, there
+        self._settled -= fresh
 
     def _settle(self, folder: str) -> None:
         """Force the names in a directory to the disk, and those of the directories that lead to it."""
