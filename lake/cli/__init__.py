@@ -9,4 +9,16 @@ from lake.cli.app import app, main
 from lake.cli import lakes, datasets, history, upkeep, reading, sql, machine, archive, demo  # isort: skip
 
 
-__all__ = ["app", "archive", "datasets", "demo", "history", "lakes", "machine", "main", "reading", "sql", "upkeep"]
+__all__ = [
+    "app",
+    "archive",
+    "datasets",
+    "demo",
+    "history",
+    "lakes",
+    "machine",
+    "main",
+    "reading",
+    "sql",
+    "upkeep",
+]

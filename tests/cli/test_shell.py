@@ -48,9 +48,7 @@ def test_a_traceback_is_shown_on_request_only(shell: Shell):
 
 def test_a_reader_that_has_seen_enough_is_no_error(shell: Shell, folder: Path):
     """`lake sql ... | head -1`."""
-    command = (
-        f"{sys.executable} -m lake sql 'from range(300000)' --format csv --url {folder / 'l'} | head -1"
-    )
+    command = f"{sys.executable} -m lake sql 'from range(300000)' --format csv --url {folder / 'l'} | head -1"
     assert shell("init", "./l").returncode == 0
     done = subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],

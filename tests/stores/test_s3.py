@@ -218,8 +218,12 @@ def test_a_delete_is_never_sent_twice(make: Any, proxy: S3Proxy) -> None:
     assert all(isinstance(error, StoreError) and error.retryable for error in failed.values())
 
 
-@pytest.mark.parametrize("refusal", [Reply(503, "SlowDown"), Reply(409, "ConditionalRequestConflict"), "lose"])
-def test_a_create_under_the_root_lease_is_signed_and_sent_once(make: Any, proxy: S3Proxy, refusal: Any) -> None:
+@pytest.mark.parametrize(
+    "refusal", [Reply(503, "SlowDown"), Reply(409, "ConditionalRequestConflict"), "lose"]
+)
+def test_a_create_under_the_root_lease_is_signed_and_sent_once(
+    make: Any, proxy: S3Proxy, refusal: Any
+) -> None:
     """A repetition would carry a later signature, and could take effect long after the caller's clock test."""
     store = make()
     proxy.rule = on("PUT", refusal)
@@ -563,7 +567,12 @@ def test_an_endpoint_that_sends_elsewhere_is_named(make: Any, proxy: S3Proxy, to
     proxy.rule = lambda request: Reply(301, "PermanentRedirect", told)
     store = make()
 
-    for verb in (store.get, store.head, lambda key: store.put_new(key, b""), lambda key: list(store.list(key))):
+    for verb in (
+        store.get,
+        store.head,
+        lambda key: store.put_new(key, b""),
+        lambda key: list(store.list(key)),
+    ):
         with pytest.raises(StoreError, match=f"{proxy.url} says .*pass region=") as caught:
             verb("k")
         assert ("in eu-west-3" in str(caught.value)) == bool(told)
