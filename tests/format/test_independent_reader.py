@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lake import open as open_lake
 from tests.format import example
 from tests.format.handmade import publish, write_lake, write_version
 
@@ -427,3 +428,18 @@ def test_it_reads_the_example_of_the_page(tmp_path):
     write_lake(tmp_path)
     write_version(tmp_path, "birds", example.TABLE, key="key", target=2**26)
     assert Reader(tmp_path).table("birds").to_pylist() == example.TABLE.to_pylist()
+
+
+def test_it_reads_what_commits_wrote(tmp_path):
+    """A commit, an append and an edit, made by the library itself."""
+    lk = open_lake(tmp_path, progress=False)
+    lk.commit("birds", birds(), shard_bytes=TARGET)
+    more = birds().slice(0, 50)
+    lk.commit("birds", more, mode="append")
+    lk.delete_rows("birds", "n = 7")
+
+    table = Reader(tmp_path).table("birds")
+
+    expected = [row for row in [*birds().to_pylist(), *more.to_pylist()] if row["n"] != 7]
+    assert table.to_pylist() == expected
+    assert lk.dataset("birds").scan(batch_size=100).to_table().to_pylist() == expected
