@@ -106,6 +106,7 @@ def array_of(raw: Raw, type_: pa.DataType, dictionary: pa.Array | None = None) -
         codes = array_of(raw, type_.index_type)
         return pa.DictionaryArray.from_arrays(codes, dictionary, ordered=type_.ordered, safe=False)
     if pa.types.is_fixed_size_list(type_):
-        values = array_of(raw.reshape(rows * type_.list_size, -1), type_.value_type)
+        each = raw.shape[1] // type_.list_size
+        values = array_of(raw.reshape(rows * type_.list_size, each), type_.value_type)
         return pa.Array.from_buffers(type_, rows, [None], 0, children=[values])
     return pa.Array.from_buffers(type_, rows, [None, pa.py_buffer(raw)], 0)
