@@ -134,6 +134,52 @@ def test_a_condition_on_a_sorted_column_fetches_what_meets_it(folder: Path, cach
     assert store.bytes_read <= sizes[0]
 
 
+def test_what_was_found_of_a_condition_is_remembered(tmp_path: Path, cache: Path) -> None:
+    """On this machine: another scan, of another process maybe, reads the condition's column no more."""
+    folder = tmp_path / "lake"
+    lake.open(folder).commit("rows", table(), shard_bytes="64KiB")
+    where, found = "n % 100 = 7", list(range(7, ROWS, 100))
+    store, lk = counted(folder, cache)
+    assert sorted(numbers(lk.dataset("rows").scan(["x", "n"], where, shuffle=True))) == found
+    ds = lk.dataset("rows")
+    lk.cache.discard("0" * 64)
+    store.reset()
+
+    assert len(ds.scan(["label"], where)) == 1
+    assert ds.count(where) == len(found)
+
+    assert store.counts["get_into"] == 0
+
+
+def test_the_first_rows_come_before_the_last_are_looked_for(tmp_path: Path, cache: Path) -> None:
+    """A stream with a condition looks at the next shards only; who breaks off has paid for no more."""
+    folder = tmp_path / "lake"
+    lake.open(folder).commit("rows", table(), shard_bytes="16KiB")
+    store, lk = counted(folder, cache)
+    ds = lk.dataset("rows")
+    assert ds.snapshot.document.shards > 150
+    len(ds.scan())
+    store.reset()
+    scan = ds.scan(["n"], "n % 2 = 0", batch_size=10)
+
+    batches = iter(scan)
+    first = next(batches)["n"].to_pylist()
+    assert 0 < len(first) <= 10
+    assert first == list(range(0, 2 * len(first), 2))
+    assert store.counts["get_into"] < 120
+    batches.close()  # type: ignore[attr-defined]
+
+    assert numbers(ds.scan(["n"], "n % 2 = 0", limit=5)) == [0, 2, 4, 6, 8]
+    scan.set_epoch(0)
+    whole = iter(scan)
+    first = next(whole)["n"].to_pylist()
+    state = scan.state_dict()
+    assert state["rows"] == len(first)
+    assert first + [n for batch in whole for n in batch["n"].to_pylist()] == list(range(0, ROWS, 2))
+    scan.load_state_dict(state)
+    assert first + numbers(scan) == list(range(0, ROWS, 2))
+
+
 def test_resuming_reads_nothing_of_what_was_passed(folder: Path, cache: Path) -> None:
     """The first batch after a resume at nine tenths costs its block, however long the epoch."""
     store, lk = counted(folder, cache)

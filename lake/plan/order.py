@@ -85,6 +85,11 @@ class Order:
         return self._kind.wanted.layout
 
     @property
+    def selection(self) -> Selection | None:
+        """Which rows are wanted; None: all."""
+        return self._kind.wanted.selection
+
+    @property
     def visit(self) -> Ints:
         """The shards that have wanted rows, in the order in which blocks first need them."""
         return self._kind.visit
