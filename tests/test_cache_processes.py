@@ -303,9 +303,9 @@ def test_a_forked_child_does_not_keep_its_parents_leases(root: Path) -> None:
             cache.file(B.digest, B.size, B.fetch)
         lease.close()
         kept.clear()
-        with Cache(root, 25_000, wait=20) as patient:  # the child lets go as soon as it runs
-            with patient.file(B.digest, B.size, B.fetch) as other:
-                assert bytes(other.map()) == B.data
+        patient = Cache(root, 25_000, wait=20)  # the child lets go as soon as it runs
+        with patient, patient.file(B.digest, B.size, B.fetch) as other:
+            assert bytes(other.map()) == B.data
     cache.close()
 
 
