@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import EllipsisType
 from typing import Any, Literal
@@ -113,7 +114,7 @@ def write(
         reuse=reusable(shards, aim.cuts.target),
         known=_known(start.document, shards, aim),
     )
-    with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar:
+    with show(progress, f"commit {asked.name}", source.bytes, unit="bytes") as bar, _closing(source):
         made = ingest(_watched(source, vocab, classes), writer, bar)
     if source.rows is not None and source.rows != made.rows:
         raise SchemaError(
@@ -278,6 +279,17 @@ def _known(old: VersionDocument | None, shards: Sequence[Shard], aim: Aim) -> di
     if old is None or old.key != aim.key or not old.schema.equals(aim.schema, check_metadata=True):
         return {}
     return {tuple(one.digest for one in shard.parts): shard for shard in shards}
+
+
+@contextmanager
+def _closing(source: Source) -> Iterator[None]:
+    """End what reads ahead, and take away temporary files, however the commit ends."""
+    try:
+        yield
+    finally:
+        close = getattr(source.batches, "close", None)
+        if close is not None:
+            close()
 
 
 def _watched(source: Source, vocab: VocabBuilder, classes: SortedByClass) -> Iterator[pa.RecordBatch]:
