@@ -145,7 +145,8 @@ class OpenPart:
         extent = self.part.batches[index]
         columns = self.part.fields if columns is None else columns
         data = self.data.slice(extent.offset, extent.meta_length + extent.length)
-        if not (verify or first_read) and self.part.codec == "none":
+        whole = self.part.codec == "none" or len(columns) == len(self._layout.index)
+        if whole and not (verify or first_read):
             _check_held(self.part, columns)
             try:
                 batch = pa.ipc.read_record_batch(data, self._layout.schema)

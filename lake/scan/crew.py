@@ -51,20 +51,31 @@ class _Step:
     result: list[Values] | None = None
 
 
-_Task: TypeAlias = _Unit | _Step
+class _Shared:
+    """Calls that several threads may make, each some of them."""
+
+    def __init__(self, calls: Sequence[Callable[[], Any]]) -> None:
+        self.calls, self.results = calls, [None] * len(calls)
+        self.waiting, self.left = deque(range(len(calls))), len(calls)
+        self.error: Exception | None = None
+
+
+_Task: TypeAlias = _Unit | _Step | _Shared
+Share: TypeAlias = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 
 
 class Crew:
     """The batches of a schedule from step `first` on, in order.
 
     `load` and `gather` are called in any thread. What they raise is raised by the next `next`, and again by
-    those after it. `passed` is told of the first step that is not gathered when units are done with.
+    those after it. `load` also gets what has calls made by all threads that have time. `passed` is told of the
+    first step that is not gathered when units are done with.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        load: Callable[[Unit], Loaded],
+        load: Callable[[Unit, Share], Loaded],
         gather: Callable[[Sequence[Rows]], list[Values]],
         meter: Meter,
         *,
@@ -82,6 +93,7 @@ class Crew:
         self._ahead = max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
         self._passed = passed
         self._wanted, self._threads = threads, list[threading.Thread]()
+        self._shared: list[_Shared] = []
         self._error: BaseException | None = None
         self._closed = False
         self._pid = os.getpid()
@@ -105,7 +117,7 @@ class Crew:
                     self._turn.notify()
                     assert head.result is not None
                     return head.step, head.result
-                task = self._next_of(head)
+                task = self._next_of(head) or self._next_shared()
                 if task is None:
                     self._wait()
             if task is not None:
@@ -168,8 +180,14 @@ class Crew:
                 task = self._next_of(step)
                 if task is not None:
                     return task
+        shared = self._next_shared()
+        if shared is not None:
+            return shared
         unit = self._unit_ahead()
         return None if unit is None or not self._has_room(unit) else _begun(unit)
+
+    def _next_shared(self) -> _Shared | None:
+        return next((shared for shared in self._shared if shared.waiting), None)
 
     def _unit_ahead(self) -> _Unit | None:
         """The next unit that nobody has begun."""
@@ -202,11 +220,14 @@ class Crew:
     # --- doing it -----------------------------------------------------------------------------
 
     def _do(self, task: _Task) -> None:
+        if isinstance(task, _Shared):
+            return self._help_with(task)
         try:
-            result: Any = self._load(task.unit) if isinstance(task, _Unit) else self._gather(_rows(task))
+            result: Any = (
+                self._load(task.unit, self._share) if isinstance(task, _Unit) else self._gather(_rows(task))
+            )
         except Exception as error:
-            self.fail(error)
-            return
+            return self.fail(error)
         except BaseException:  # Ctrl-C: nothing was begun
             with self._turn:
                 task.state = _NEW
@@ -221,6 +242,50 @@ class Crew:
             self._turn.notify_all()
         if done and self._passed is not None:
             self._passed(self._front)
+        return None
+
+    def _share(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """What the calls give; made here and by whoever has time."""
+        if len(calls) < 2 or not self._wanted:
+            return [call() for call in calls]
+        shared = _Shared(calls)
+        with self._turn:
+            self._shared.append(shared)
+            self._turn.notify_all()
+        try:
+            while True:
+                self._help_with(shared)
+                with self._turn:
+                    if shared.error is not None:
+                        raise shared.error
+                    if not shared.left or self._closed:
+                        return shared.results
+                    if not shared.waiting:
+                        self._turn.wait()
+        finally:
+            with self._turn:
+                self._shared.remove(shared)
+
+    def _help_with(self, shared: _Shared) -> None:
+        """Make calls until none is waiting."""
+        while True:
+            with self._turn:
+                if not shared.waiting or shared.error is not None:
+                    return
+                number = shared.waiting.popleft()
+            try:
+                shared.results[number] = shared.calls[number]()
+            except Exception as error:
+                shared.error = error
+            except BaseException:
+                with self._turn:
+                    shared.waiting.append(number)
+                    self._turn.notify_all()
+                raise
+            with self._turn:
+                shared.left -= 1
+                if not shared.left or shared.error is not None:
+                    self._turn.notify_all()
 
     def _wait(self) -> None:
         """Wait until something is done (with the lock held)."""
@@ -256,7 +321,7 @@ class Crew:
         return None
 
 
-def _begun(task: _Task) -> _Task:
+def _begun(task: _Unit | _Step) -> _Task:
     task.state = _BUSY
     return task
 

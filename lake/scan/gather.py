@@ -25,11 +25,11 @@ class Column(Protocol):
     def fill(self, out: Raw, start: int, stop: int) -> None:
         """Copy the values [start, stop) to `out`."""
 
-    def array(self, start: int, stop: int) -> pa.Array:
-        """The values [start, stop)."""
+    def arrays(self, start: int, stop: int) -> list[pa.Array]:
+        """The values [start, stop), as they lie together."""
 
     def together(self, start: int, stop: int) -> bool:
-        """Whether `array` copies nothing."""
+        """Whether that is one array, and not copied."""
 
 
 Loaded: TypeAlias = tuple[Column, ...]  # the columns of a unit
@@ -70,7 +70,7 @@ def gather(units: Sequence[Rows], pool: Pool, *, own: bool) -> list[Values]:
 
 def _one(column: Column, start: int, stop: int, pool: Pool, own: bool) -> Values:
     if column.fixed is None or (not own and column.together(start, stop)):
-        return column.array(start, stop)
+        return _joined(column.arrays(start, stop))
     out = pool.take(stop - start, column.fixed)
     column.fill(out, start, stop)
     return out
@@ -78,7 +78,9 @@ def _one(column: Column, start: int, stop: int, pool: Pool, own: bool) -> Values
 
 def _several(number: int, units: Sequence[Rows], rows: int, pool: Pool) -> Values:
     if any(columns[number].fixed is None for columns, _, _ in units):
-        return pa.concat_arrays([columns[number].array(start, stop) for columns, start, stop in units])
+        return _joined(
+            [array for columns, start, stop in units for array in columns[number].arrays(start, stop)]
+        )
     width = units[0][0][number].fixed
     assert width is not None
     out, at = pool.take(rows, width), 0
@@ -86,6 +88,10 @@ def _several(number: int, units: Sequence[Rows], rows: int, pool: Pool) -> Value
         columns[number].fill(out[at : at + stop - start], start, stop)
         at += stop - start
     return out
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
 def _fixed(chunks: Sequence[Chunk]) -> int | None:
@@ -117,9 +123,8 @@ class _Stored:
         else:
             np.concatenate(views, out=out)
 
-    def array(self, start: int, stop: int) -> pa.Array:
-        arrays = [chunk.array.slice(first, last - first) for chunk, first, last in self._slices(start, stop)]
-        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    def arrays(self, start: int, stop: int) -> list[pa.Array]:
+        return [chunk.array.slice(first, last - first) for chunk, first, last in self._slices(start, stop)]
 
     def _slices(self, start: int, stop: int) -> list[tuple[Chunk, int, int]]:
         """The chunks that have values of [start, stop), and which of their own these are."""
@@ -152,9 +157,9 @@ class _PermutedBytes:
             self._values, self._order[start:stop], axis=0, out=out, mode="clip"
         )  # "raise" would copy twice
 
-    def array(self, start: int, stop: int) -> pa.Array:
+    def arrays(self, start: int, stop: int) -> list[pa.Array]:
         values = self._values.take(self._order[start:stop], axis=0)
-        return array_of(values, self._type, self._dictionary)
+        return [array_of(values, self._type, self._dictionary)]
 
 
 class _PermutedArrays:
@@ -172,5 +177,5 @@ class _PermutedArrays:
     def fill(self, out: Raw, start: int, stop: int) -> None:
         raise NotImplementedError
 
-    def array(self, start: int, stop: int) -> pa.Array:
-        return self._values.take(pa.array(self._order[start:stop]))
+    def arrays(self, start: int, stop: int) -> list[pa.Array]:
+        return [self._values.take(pa.array(self._order[start:stop]))]

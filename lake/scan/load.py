@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from lake.parts import Chunk, Meter
 from lake.plan import Piece
+from lake.scan.crew import Share
 from lake.scan.gather import Loaded, loaded
 from lake.scan.pool import Pool
 from lake.scan.residence import Residence
@@ -18,6 +19,7 @@ from lake.snapshot import Snapshot
 
 Read: TypeAlias = Callable[[], list[list[Chunk]]]
 
+_SHARES: Final = 4  # into which the reading of a block is divided
 _READERS: Final = 16  # pieces of a block that are waited for together
 
 
@@ -36,16 +38,15 @@ class Loader:
         self._residence = residence
         self._pool = Pool()
 
-    def __call__(self, unit: Unit) -> Loaded:
-        """The columns of a unit.
+    def __call__(self, unit: Unit, share: Share) -> Loaded:
+        """The columns of a unit. `share` makes calls in several threads.
 
         Raises:
             IntegrityError: stored bytes differ from their digests; says where.
         """
         pieces, order = self._schedule.pieces(unit)
-        read = self._together(
-            [partial(self._read, piece, unit if order is None else None) for piece in pieces]
-        )
+        reads: list[Read] = [partial(self._read, piece, unit if order is None else None) for piece in pieces]
+        read = self._waited_for(reads) if self._residence is not None else _shared(reads, share)
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
         crowded = self._residence is not None and self._residence.crowded
         found = loaded(columns, order, self._pool, copy=crowded)
@@ -53,9 +54,9 @@ class Loader:
             self._residence.settled()
         return found
 
-    def _together(self, reads: list[Read]) -> list[list[list[Chunk]]]:
-        """What these read; each in a thread of its own where they wait for a network."""
-        if self._residence is None or len(reads) < 2:
+    def _waited_for(self, reads: list[Read]) -> list[list[list[Chunk]]]:
+        """What these read, each in a thread of its own: they wait for a network."""
+        if len(reads) < 2:
             return [read() for read in reads]
         with ThreadPoolExecutor(min(len(reads), _READERS), "lake-load") as pool:
             return list(pool.map(lambda read: read(), reads))
@@ -75,3 +76,14 @@ class Loader:
 
     def _having(self, shard: int) -> AbstractContextManager[None]:
         return nullcontext() if self._residence is None else self._residence.having(shard)
+
+
+def _shared(reads: list[Read], share: Share) -> list[list[list[Chunk]]]:
+    """What these read, some at a time."""
+    size = -(-len(reads) // _SHARES)
+    calls = [partial(_in_turn, reads[start : start + size]) for start in range(0, len(reads), size)]
+    return [found for some in share(calls) for found in some]
+
+
+def _in_turn(reads: list[Read]) -> list[list[list[Chunk]]]:
+    return [read() for read in reads]
