@@ -9,45 +9,70 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Raw: TypeAlias = npt.NDArray[np.uint8]  # [rows, bytes of a value]
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class Chunk:
-    """Some rows of a column. `raw` is None where values have no fixed width, or one is null."""
+    """Some rows of a column. `raw` is None where values have no fixed width, or one is null.
 
-    __slots__ = ("_array", "dictionary", "raw", "rows", "type")
+    Rows that were picked from others are copied when they are looked at, or straight to where they are wanted.
+    """
+
+    __slots__ = ("_array", "_picked", "_raw", "dictionary", "fixed", "rows", "type")
 
     def __init__(self, array: pa.Array) -> None:
         self.type, self.rows = array.type, len(array)
-        self.raw = raw_of(array)
         self._array: pa.Array | None = array
+        self._raw = raw_of(array)
+        self._picked: tuple[Raw, Ints] | None = None
+        self.fixed = None if self._raw is None else int(self._raw.shape[1])  # bytes of a value
         self.dictionary = array.dictionary if pa.types.is_dictionary(array.type) else None
+
+    @property
+    def raw(self) -> Raw | None:
+        """The values' bytes, [rows, fixed]."""
+        if self._raw is None and self._picked is not None:
+            source, rows = self._picked
+            self._raw, self._picked = source.take(rows, axis=0), None
+        return self._raw
 
     @property
     def array(self) -> pa.Array:
         """The rows as Arrow has them."""
         if self._array is None:
-            assert self.raw is not None
-            self._array = array_of(self.raw, self.type, self.dictionary)
+            raw = self.raw
+            assert raw is not None
+            self._array = array_of(raw, self.type, self.dictionary)
         return self._array
+
+    def copy_to(self, out: Raw) -> None:
+        """Copy the values' bytes to `out`."""
+        if self._picked is not None:
+            source, rows = self._picked
+            source.take(rows, axis=0, out=out, mode="clip")  # all are in range, and "raise" would copy twice
+        elif self._raw is not None:
+            out[...] = self._raw
 
     def slice(self, start: int, stop: int) -> Chunk:
         """Rows [start, stop), not copied."""
         if start == 0 and stop == self.rows:
             return self
-        if self.raw is None:
+        raw = self.raw
+        if raw is None:
             return Chunk(self.array.slice(start, stop - start))
-        return self._of(self.raw[start:stop])
+        return self._of(stop - start, raw[start:stop], None)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> Chunk:
-        """These rows, copied."""
-        if self.raw is None:
+    def take(self, rows: Ints) -> Chunk:
+        """These rows."""
+        raw = self.raw
+        if raw is None:
             return Chunk(self.array.take(pa.array(rows)))
-        return self._of(self.raw.take(rows, axis=0))
+        return self._of(len(rows), None, (raw, rows))
 
-    def _of(self, raw: Raw) -> Chunk:
+    def _of(self, rows: int, raw: Raw | None, picked: tuple[Raw, Ints] | None) -> Chunk:
         chunk = object.__new__(Chunk)
-        chunk.type, chunk.rows, chunk.raw = self.type, len(raw), raw
-        chunk._array, chunk.dictionary = None, self.dictionary
+        chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = self.type, rows, self.fixed, self.dictionary
+        chunk._array, chunk._raw, chunk._picked = None, raw, picked
         return chunk
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -178,11 +179,12 @@ class PartReader:
         if count == 1:
             needed, places = [0], [numbers]
         else:
-            indices = numbers // size
-            starts = np.flatnonzero(np.diff(indices, prepend=-1))
-            needed = indices[starts].tolist()
-            pieces = np.split(numbers, starts[1:])
-            places = [piece - index * size for index, piece in zip(needed, pieces, strict=True)]
+            ends = np.searchsorted(numbers, np.arange(size, (count + 1) * size, size)).tolist()
+            spans = [
+                (index, start, end) for index, (start, end) in enumerate(pairwise([0, *ends])) if start < end
+            ]
+            needed = [index for index, _, _ in spans]
+            places = [numbers[start:end] - index * size for index, start, end in spans]
         partly = len(numbers) < sum(one.batches[index].rows for index in needed)
         read = self.chunks(one, needed, columns, meter, partly=partly)
         return [[chunk.take(rows) for chunk, rows in zip(chunks, places, strict=True)] for chunks in read]

@@ -96,11 +96,8 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
 
 def _fixed(chunks: Sequence[Chunk]) -> int | None:
     """The bytes of a value, None if some chunk does not have them all together."""
-    if any(chunk.raw is None for chunk in chunks):
-        return None
-    [*_, last] = chunks
-    assert last.raw is not None
-    return int(last.raw.shape[1])
+    widths = {chunk.fixed for chunk in chunks}
+    return widths.pop() if len(widths) == 1 else None
 
 
 class _Stored:
@@ -145,9 +142,10 @@ class _PermutedBytes:
         self.fixed = _fixed(chunks)
         assert self.fixed is not None
         self._order, self._type, self._dictionary = order, chunks[0].type, chunks[0].dictionary
-        views = [chunk.raw for chunk in chunks if chunk.raw is not None]
-        self._values = pool.take(sum(map(len, views)), self.fixed)
-        np.concatenate(views, out=self._values)
+        self._values, at = pool.take(sum(chunk.rows for chunk in chunks), self.fixed), 0
+        for chunk in chunks:
+            chunk.copy_to(self._values[at : at + chunk.rows])
+            at += chunk.rows
 
     def together(self, start: int, stop: int) -> bool:
         return False
