@@ -87,6 +87,7 @@ class Crew:
         self._steps = schedule.steps(first)
         self._coming: deque[_Step] = deque()  # those that were looked at; the first is handed out next
         self._front = first  # the first step that is not gathered
+        self._begun = False  # whether anything was handed out
         self._units: dict[Unit, _Unit] = {}
         self._unseen = schedule.units(first)
         self._following: Unit | None = next(self._unseen, None)  # to be loaded when there is room
@@ -112,6 +113,7 @@ class Crew:
                 if head is None:
                     return None
                 if head.state == _DONE:
+                    self._begun = True
                     self._coming.popleft()
                     self._help()
                     self._turn.notify()
@@ -171,8 +173,8 @@ class Crew:
         return _begun(step) if all(unit.state == _DONE for unit in step.units) else None
 
     def _next_ahead(self) -> _Task | None:
-        """What a thread may do now, marked as begun."""
-        for place in range(self._ahead):
+        """What a thread may do now, marked as begun: nothing that delays the first batch."""
+        for place in range(self._ahead if self._begun else 1):
             step = self._look(place)
             if step is None:
                 break
@@ -181,7 +183,7 @@ class Crew:
                 if task is not None:
                     return task
         shared = self._next_shared()
-        if shared is not None:
+        if shared is not None or not self._begun:
             return shared
         unit = self._unit_ahead()
         return None if unit is None or not self._has_room(unit) else _begun(unit)

@@ -49,10 +49,7 @@ class Loader:
         read = self._waited_for(reads) if self._residence is not None else _shared(reads, share)
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
         crowded = self._residence is not None and self._residence.crowded
-        found = loaded(columns, order, self._pool, copy=crowded)
-        if self._residence is not None:
-            self._residence.settled()
-        return found
+        return loaded(columns, order, self._pool, copy=crowded)
 
     def _waited_for(self, reads: list[Read]) -> list[list[list[Chunk]]]:
         """What these read, each in a thread of its own: they wait for a network."""

@@ -94,7 +94,7 @@ class Residence:
             yield
 
     def settled(self) -> None:
-        """The first rows are here: now parts are brought in that are not needed yet."""
+        """The first batch is here: now parts are brought in that are not needed yet."""
         if not self._settled:
             self._settled = True
             self._access.workers.calm = False

@@ -380,6 +380,8 @@ class _Iteration(Generic[Item]):
                     raise StopIteration
                 self._crew, self._pid = self._hired(), os.getpid()
             got = self._crew.next()
+            if self._residence is not None:
+                self._residence.settled()
             if got is not None:
                 return self._handed_out(*got)
             if not self._turn_to_next_span():
