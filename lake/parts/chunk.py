@@ -87,14 +87,23 @@ def width(type_: pa.DataType) -> int | None:
     if pa.types.is_dictionary(type_):
         return width(type_.index_type)
     if pa.types.is_fixed_size_list(type_):
-        each = width(type_.value_type)
-        return each * type_.list_size or None if each is not None else None
+        each = None if _has_dictionary(type_.value_type) else width(type_.value_type)
+        return each * type_.list_size or None if each else None
     if pa.types.is_nested(type_) or pa.types.is_boolean(type_) or pa.types.is_null(type_):
         return None
     try:
         return int(type_.bit_width) // 8 or None
     except ValueError:
         return None
+
+
+def _has_dictionary(type_: pa.DataType) -> bool:
+    """Whether codes lie somewhere below a fixed-size list: bytes alone would not say of which dictionary."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_dictionary(type_.storage_type)
+    if pa.types.is_fixed_size_list(type_):
+        return _has_dictionary(type_.value_type)
+    return bool(pa.types.is_dictionary(type_))
 
 
 def raw_of(array: pa.Array) -> Raw | None:
