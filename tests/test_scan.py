@@ -396,6 +396,33 @@ def test_what_means_nothing_is_refused_at_once(ds: Dataset, asked: dict[str, Any
         len(ds.scan(**asked))
 
 
+def test_check_says_what_a_shuffle_cannot_mend(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A label that is constant within shards is named, with the way out; mixed data is not complained of."""
+    lk = lake.open(tmp_path / "lake")
+    rows = table()
+    lk.commit("sorted", rows, shard_bytes="64KiB")
+    lk.commit("mixed", rows.take(pa.array(np.random.default_rng(0).permutation(ROWS))), shard_bytes="64KiB")
+
+    caplog.clear()  # the commit said so, too
+    with caplog.at_level(logging.WARNING, "lake"):
+        lk.dataset("mixed").scan(shuffle=True).check()
+        lk.dataset("sorted").scan().check()
+        assert not caplog.records
+        lk.dataset("sorted").scan(shuffle=True).check()
+    assert "class hardly changes within a shard" in caplog.text
+    assert "order='shuffled'" in caplog.text
+
+
+def test_check_tells_what_will_be_read(ds: Dataset) -> None:
+    """Numbers of the plan, as attributes and as a table; nothing is read."""
+    found = ds.scan(["n", "x"], batch_size=100, limit=250).check()
+
+    assert (found.batches, found.rows) == (3, 250)
+    assert 0 < found.shards < ds.snapshot.document.shards
+    assert 0 < found.fetch_bytes < ds.snapshot.document.bytes
+    assert "250" in str(found)
+
+
 # --- threads ----------------------------------------------------------------------------------
 
 

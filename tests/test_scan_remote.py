@@ -180,6 +180,28 @@ def test_the_first_rows_come_before_the_last_are_looked_for(tmp_path: Path, cach
     assert first + numbers(scan) == list(range(0, ROWS, 2))
 
 
+@pytest.mark.parametrize(("budget", "layout"), [("unlimited", "open"), ("300kB", "stored")])
+def test_what_is_compressed_is_decoded_once_where_there_is_room(
+    tmp_path: Path, cache: Path, budget: str, layout: str
+) -> None:
+    """The cache keeps parts decoded if all of them fit, otherwise as they are; rows are the same."""
+    folder = tmp_path / "lake"
+    rows = pa.table({"n": np.arange(ROWS), "x": [f"{n % 7}" * 200 for n in range(ROWS)]})
+    lake.open(folder).commit("rows", rows, shard_bytes="64KiB")
+    here, lk = lake.open(folder).dataset("rows"), remote_lake(folder, cache, budget=budget)
+    ds = lk.dataset("rows")
+    assert {one.codec for one in ds.snapshot.shard(0).parts} == {"zstd"}
+
+    for shuffle in (False, True):
+        scan = ds.scan(shuffle=shuffle, shuffle_window=2)
+        for _ in range(2):
+            assert scan.to_table().equals(here.scan(shuffle=shuffle, shuffle_window=2, epoch=_).to_table())
+    entries = eventually(lk.cache.entries, lambda found: not any(entry.leases for entry in found))
+    layouts = {entry.layout for entry in entries} - {"document"}
+    assert layouts <= {layout, "stored"}
+    assert layout in layouts
+
+
 def test_resuming_reads_nothing_of_what_was_passed(folder: Path, cache: Path) -> None:
     """The first batch after a resume at nine tenths costs its block, however long the epoch."""
     store, lk = counted(folder, cache)

@@ -11,18 +11,19 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import pyarrow as pa
 
 from lake.cache import Cache, Lease
-from lake.errors import IntegrityError
+from lake.errors import BudgetError, IntegrityError
 from lake.format import names, part
 from lake.format.values import Part
-from lake.parts.chunk import Chunk
 from lake.parts.copies import Copies
 from lake.parts.flight import Flight, Pace
 from lake.parts.meter import Meter
+from lake.parts.opened import Opened, build, open_size
 from lake.parts.ranges import Ranges
 from lake.parts.workers import URGENT, Work, Workers
 from lake.stores.base import Store
@@ -32,17 +33,6 @@ DOWNLOADS: Final = 8  # requests at once
 FETCHES: Final = 3  # of bytes that turn out not to be what they should be
 
 _OPEN: Final = 256  # parts of a folder that are kept mapped
-
-
-class Opened:
-    """A part that is open, and what was read of it before where that costs no memory."""
-
-    __slots__ = ("chunks", "mapped", "part", "source")
-
-    def __init__(self, one: Part, data: Any, stored: pa.Schema) -> None:
-        self.part, self.source = one, part.OpenPart(data, one, stored)
-        self.mapped = one.codec == "none"
-        self.chunks: dict[str, list[Chunk | None]] = {name: [None] * len(one.batches) for name in one.fields}
 
 
 class Access:
@@ -87,7 +77,7 @@ class Access:
         if self._in_place:
             return self._kept(one, self._mapped_in_place(one))
         if self.cache is None:
-            return Opened(one, self.copies.read(one, 0, one.bytes, meter), self._stored)
+            return Opened.of(one, self.copies.read(one, 0, one.bytes, meter), self._stored)
         with self._lock:
             flight = self._flights.get(one.digest)
         if flight is None:
@@ -102,8 +92,8 @@ class Access:
 
     def batch(self, opened: Opened, index: int, columns: Sequence[str]) -> pa.RecordBatch:
         """Columns of a record batch of an open part, as stored."""
-        new = not self._has_seen(opened.part, index, columns)
-        batch = opened.source.batch(index, columns, verify=new, first_read=new)
+        new = not opened.decoded and not self._has_seen(opened.part, index, columns)
+        batch = opened.batch(index, columns, new=new)
         self._see(opened.part, index, columns)
         return batch
 
@@ -116,15 +106,18 @@ class Access:
         share = len(columns) / len(one.fields) * batches / len(one.batches)
         return share * one.bytes + 2 * REQUEST * batches >= one.bytes + REQUEST
 
-    def want(self, one: Part, meter: Meter) -> None:
-        """Have a part of a bucket open, or on its way, until `unwant` is called as often."""
+    def want(self, one: Part, meter: Meter, *, decoded: bool = False) -> None:
+        """Have a part of a bucket open, or on its way, until `unwant` is called as often.
+
+        `decoded`: the cache may keep it decoded, for all who read it from now on.
+        """
         if self._in_place or self.cache is None:
             return
         with self._lock:
             self._wanted[one.digest] += 1
             if one.digest in self._open or one.digest in self._flights:
                 return
-            self._flights[one.digest] = flight = self._flight(one, meter)
+            self._flights[one.digest] = flight = self._flight(one, meter, decoded)
         flight.begin()
 
     def loosen(self) -> None:
@@ -238,7 +231,7 @@ class Access:
     def _leased(self, one: Part, lease: Lease) -> Opened:
         """The part in the cache; it stays open where it is wanted so, and in nobody's way."""
         assert self.cache is not None
-        opened = Opened(one, pa.py_buffer(lease.map()), self._stored)
+        opened = Opened.leased(one, lease, self._stored)
         with self._lock:
             if self._wanted[one.digest] and not self.cache.crowded:
                 self._open[one.digest] = opened
@@ -256,26 +249,45 @@ class Access:
             path = self.copies.store.local_path(key)
             if path is not None and path.exists():
                 with pa.memory_map(str(path)) as file:
-                    return Opened(one, file.read_buffer(), self._stored)
+                    return Opened.of(one, file.read_buffer(), self._stored)
         raise IntegrityError(f"no copy of it in {self.copies.store.url}", digest=one.digest)
 
     # --- flights ------------------------------------------------------------------------------
 
-    def _flight(self, one: Part, meter: Meter) -> Flight:
+    def _flight(self, one: Part, meter: Meter, decoded: bool) -> Flight:
         assert self.cache is not None
         self._order += 1
+        landed = partial(self._landed, decoded=decoded and one.codec != "none")
         return Flight(
-            one, self.cache, self.copies, self.workers, self._pace, meter, self._landed, priority=self._order
+            one, self.cache, self.copies, self.workers, self._pace, meter, landed, priority=self._order
         )
 
-    def _landed(self, flight: Flight, lease: Lease | None, error: BaseException | None) -> None:
-        digest = flight.part.digest
-        opened = None if lease is None else Opened(flight.part, pa.py_buffer(lease.map()), self._stored)
+    def _landed(
+        self, flight: Flight, lease: Lease | None, error: BaseException | None, *, decoded: bool
+    ) -> None:
+        opened = None if lease is None else Opened.leased(flight.part, lease, self._stored)
         with self._lock:
-            if self._flights.get(digest) is flight:
-                del self._flights[digest]
-                if opened is not None:
-                    self._open[digest] = opened
+            if self._flights.get(flight.part.digest) is not flight:
+                return
+            del self._flights[flight.part.digest]
+            if opened is None:
+                return
+            self._open[flight.part.digest] = opened
+        if decoded and not opened.decoded:
+            self._decode(opened)
+
+    def _decode(self, stored: Opened) -> None:
+        """Have the cache keep a part decoded in place of as stored, if there is room."""
+        assert self.cache is not None
+        one = stored.part
+        try:
+            lease = self.cache.open_file(one.digest, open_size(one), partial(build, stored, self._stored))
+        except BudgetError:
+            return
+        opened = Opened.leased(one, lease, self._stored)
+        with self._lock:
+            if self._wanted[one.digest]:
+                self._open[one.digest] = opened
 
     def _slow(self) -> Work | None:
         """A request that hangs and should be sent again."""

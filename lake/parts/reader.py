@@ -17,10 +17,11 @@ from lake.cache import Cache
 from lake.errors import IntegrityError
 from lake.format import schema, vocab
 from lake.format.values import Part, Shard, VersionDocument
-from lake.parts.access import Access, Opened
+from lake.parts.access import Access
 from lake.parts.chunk import Chunk
 from lake.parts.kept import Kept
 from lake.parts.meter import Meter
+from lake.parts.opened import Opened
 from lake.refs import Refs
 
 _KEPT: Final = 128 * 2**20  # bytes of columns kept decoded, of record batches that were wanted in part

@@ -91,7 +91,7 @@ class Crew:
         self._units: dict[Unit, _Unit] = {}
         self._unseen = schedule.units(first)
         self._following: Unit | None = next(self._unseen, None)  # to be loaded when there is room
-        self._ahead = max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
+        self._ahead = steps_ahead(schedule)
         self._passed = passed
         self._wanted, self._threads = threads, list[threading.Thread]()
         self._shared: list[_Shared] = []
@@ -321,6 +321,17 @@ class Crew:
                     break
             self._threads.remove(threading.current_thread())
         return None
+
+
+def steps_ahead(schedule: Schedule) -> int:
+    """How many batches are gathered before they are asked for."""
+    return max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
+
+
+def memory_bytes(schedule: Schedule, units: int) -> int:
+    """What carrying a schedule out holds in memory at most, about; `units`: two of its largest."""
+    raw = int(schedule.plan.order.layout.raw_bytes.sum())
+    return min(max(units, LIVE_BYTES), max(units, raw)) + (steps_ahead(schedule) + 2) * schedule.batch_bytes
 
 
 def _begun(task: _Unit | _Step) -> _Task:

@@ -56,6 +56,7 @@ class Residence:
         self._files = files(snapshot, columns, schedule.plan)
         needs = self._files.needs()
         self._bytes, self._room = needs.starts, room(snapshot, columns, schedule.plan)
+        self._decoded = _fits_decoded(snapshot, columns)
         self._flights = FLIGHTS + min(schedule.plan.order.window, 64)
         self._whole = lru_cache(maxsize=256)(self._read_whole)
         self._wanted: dict[int, Part] = {}  # by the number of the file
@@ -197,7 +198,7 @@ class Residence:
             digest = self._files.digests[number].tobytes().hex()
             for one in self._whole(int(self._files.shards[number])):
                 if one.digest == digest:
-                    self._access.want(one, self._meter)
+                    self._access.want(one, self._meter, decoded=self._decoded)
                     self._wanted[number] = one
         return False
 
@@ -280,6 +281,14 @@ def room(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> int:
         least = min(smaller, key=lambda name: smaller[name])
         plan.check_budget(planned, budget, others={least: smaller[least]})
     return min(budget, needed + min(AHEAD_BYTES, budget // AHEAD_SHARE))
+
+
+def _fits_decoded(snapshot: Snapshot, columns: Sequence[str]) -> bool:
+    """Whether the cache may keep all parts that hold these columns decoded, and one as stored besides."""
+    assert snapshot.cache is not None
+    stored, raw = (sizes for sizes in snapshot.manifest.sizes(columns))
+    budget = snapshot.cache.budget
+    return budget is None or int(raw.sum()) * 9 // 8 + 4 * int(stored.max(initial=0)) <= budget
 
 
 def _identity(planned: EpochPlan) -> str:

@@ -18,7 +18,8 @@ from lake.parts import Meter
 from lake.plan.cursor import Cursor
 from lake.scan import gather
 from lake.scan.columns import Columns
-from lake.scan.crew import Crew
+from lake.scan.crew import Crew, memory_bytes
+from lake.scan.labels import sorted_labels
 from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
@@ -119,13 +120,24 @@ class Scan:
     def check(self) -> plan.Plan:
         """What an epoch would read, keep resident and fetch; reads nothing but what `where` needs.
 
+        The log says so where a shuffle cannot do its work, because whole shards have one label.
+
         Raises:
             BudgetError: it does not fit the cache's budget.
         """
         planned = self._planned(self._epoch)
         if self.snapshot.cache is not None:
             room(self.snapshot, self.columns, planned)
-        return plan.summarize(planned)
+        if planned.order.shuffle is True and (sorted_by := sorted_labels(self.snapshot, self.columns)):
+            _log.warning(
+                "%s: %s hardly changes within a shard, so that a shuffle of %s shards at a time leaves batches "
+                "uneven: commit with order='shuffled', or scan with shuffle='full'",
+                self.snapshot.label,
+                ", ".join(sorted_by),
+                planned.order.window,
+            )
+        found = plan.summarize(planned)
+        return replace(found, memory_bytes=memory_bytes(Schedule(planned), found.memory_bytes))
 
     def metrics(self) -> dict[str, float]:
         """What reading has cost since this scan was made.

@@ -1,0 +1,60 @@
+"""A part that is open: as it is stored, or decoded, in a file of the cache whose batches are mapped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lake.cache import Lease, Sink
+from lake.format import part
+from lake.format.values import Part
+from lake.parts.chunk import Chunk
+
+
+class Opened:
+    """The batches of one part, and those columns that were read before, where that costs no memory. Thread-safe."""
+
+    __slots__ = ("_lock", "_source", "_stored", "chunks", "decoded", "mapped", "part")
+
+    def __init__(self, one: Part, source: Any, stored: pa.Schema, *, decoded: bool) -> None:
+        self.part, self.decoded = one, decoded
+        self.mapped = decoded or one.codec == "none"  # what is read refers to the file
+        self.chunks: dict[str, list[Chunk | None]] = {name: [None] * len(one.batches) for name in one.fields}
+        self._source, self._stored = source, stored
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, one: Part, data: Any, stored: pa.Schema) -> Opened:
+        """The part in these bytes."""
+        return cls(one, part.OpenPart(data, one, stored), stored, decoded=False)
+
+    @classmethod
+    def leased(cls, one: Part, lease: Lease, stored: pa.Schema) -> Opened:
+        """The part in a file of the cache, which is leased as long as anything refers to it."""
+        data = pa.py_buffer(lease.map())
+        if lease.layout != "open":
+            return cls.of(one, data, stored)
+        return cls(one, pa.ipc.open_file(data), stored, decoded=True)
+
+    def batch(self, index: int, columns: Sequence[str], *, new: bool) -> pa.RecordBatch:
+        """Columns of a record batch, as stored. `new`: this process has not verified them yet."""
+        if not self.decoded:
+            return self._source.batch(index, columns, verify=new, first_read=new)
+        with self._lock:
+            return self._source.get_batch(index).select(list(columns))
+
+
+def open_size(one: Part) -> int:
+    """Bytes that the decoded form of a part takes at most: its values, padding and descriptions."""
+    return one.raw_bytes + one.raw_bytes // 16 + (len(one.batches) + 2) * (4096 + 1024 * len(one.fields))
+
+
+def build(opened: Opened, stored: pa.Schema, sink: Sink) -> None:
+    """Write the decoded form of a part, verifying all of it."""
+    schema = pa.schema([stored.field(name) for name in opened.part.fields])
+    with pa.PythonFile(sink, "w") as file, pa.ipc.new_file(file, schema) as writer:
+        for index in range(len(opened.part.batches)):
+            writer.write_batch(opened.batch(index, opened.part.fields, new=True))
