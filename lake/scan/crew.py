@@ -253,6 +253,7 @@ class Crew:
         shared = _Shared(calls)
         with self._turn:
             self._shared.append(shared)
+            self._help()
             self._turn.notify_all()
         try:
             while True:

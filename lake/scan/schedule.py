@@ -7,7 +7,7 @@ a few record batches of a shard where they come as they are stored, so that the 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -56,9 +56,10 @@ class Schedule:
         share = plan.share
         self._round = share.batch_size * share.world_size
         self._tail_ends = np.cumsum(share.tail)
-        self._whole = (
-            share.full if share.partitions.count == 1 else 0
-        )  # batches that are one run of batch_size
+        # Before this step each round takes equally much of each partition.
+        self._steady = share.full if self._round % share.partitions.count == 0 else 0
+        # And before this one a batch is one run of places.
+        self._whole = share.full if share.partitions.count == 1 else 0
         self._block = (0, 0, 0)  # the block that was looked at last: number, first place, end
 
     def steps(self, first: int = 0, stop: int | None = None) -> Iterator[Step]:
@@ -85,12 +86,22 @@ class Schedule:
             needed = dict.fromkeys(take.unit for take in step.takes)
             yield from (unit for unit in needed if unit not in known)
             known = frozenset(needed)
-            number = max(number + 1, min(map(self.last, needed)))
+            number = self._next_new(number, needed)
+
+    def _next_new(self, number: int, needed: Iterable[Unit]) -> int:
+        """The first step after `number` that may need another unit than these, which step `number` needs."""
+        if number >= self._steady:
+            return number + 1
+        ends = [end for unit in needed for end in self._ends(unit) if end >= number]
+        return max(number + 1, min([self._steady, *ends]))
 
     def last(self, unit: Unit) -> int:
         """The number of the last step that may take rows of a unit."""
+        return max(self._ends(unit))
+
+    def _ends(self, unit: Unit) -> list[int]:
         first = int(self.plan.order.starts[unit.block])
-        return self._last(first + unit.start, first + unit.stop)
+        return self._rounds(first + unit.start, first + unit.stop)
 
     @property
     def batch_bytes(self) -> int:
@@ -101,7 +112,7 @@ class Schedule:
 
     def last_of(self, block: int) -> int:
         """The number of the last step that may take rows of a block."""
-        return self._last(*self.plan.order.starts[block : block + 2].tolist())
+        return max(self._rounds(*self.plan.order.starts[block : block + 2].tolist()))
 
     def bytes(self, unit: Unit) -> int:
         """What a unit takes decoded, about."""
@@ -166,16 +177,15 @@ class Schedule:
         inside = np.unique(edges[(edges > 0) & (edges < count)])
         return [0, *inside.tolist(), count]
 
-    def _last(self, start: int, stop: int) -> int:
-        """The number of the round that takes the last of the places [start, stop), of those of each partition."""
+    def _rounds(self, start: int, stop: int) -> list[int]:
+        """For each partition that has some of the places [start, stop), the round that takes its last of them."""
         cut = self.plan.share.partitions
-        latest = -1
         low, high = _partition(cut.rows, cut.count, start), _partition(cut.rows, cut.count, stop - 1)
+        rounds = []
         for number in range(low, high + 1):
             begin, end = cut.run(number)
-            taken = (min(end, stop) - 1 - begin) * cut.count + number
-            latest = max(latest, self._round_of(taken))
-        return latest
+            rounds.append(self._round_of((min(end, stop) - 1 - begin) * cut.count + number))
+        return rounds
 
     def _round_of(self, taken: int) -> int:
         """The round that takes the row of this number, counted as partitions give them in turn; -1: it was taken."""
