@@ -139,16 +139,18 @@ def members(stream: Forward, archive: str, size: int | None = None) -> Table:
 
 
 def headers(stream: Forward, archive: str) -> Iterator[tarfile.TarInfo]:
-    """The archive's headers. `tarfile` takes a damaged header for the end; here it is damage."""
+    """The archive's headers. `tarfile` takes a damaged or missing header for the end; here it is damage."""
     name = ""
     with damage(archive, None, *_ODD), tarfile.TarFile(fileobj=stream) as tar:  # type: ignore[arg-type]
         while (info := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # or it keeps all of them
             name = info.name
             yield info
+    after = f" after {name!r}" if name else ""
     if stream.last.strip(b"\0"):
-        after = f" after {name!r}" if name else ""
         raise ArchiveError(f"{archive} is damaged{after}, at byte {stream.tell():,}")
+    if len(stream.last) < tarfile.BLOCKSIZE:
+        raise ArchiveError(f"{archive} is cut short: it ends{after} without the zeros that end a tar")
 
 
 class Forward:

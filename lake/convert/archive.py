@@ -222,9 +222,6 @@ class _StreamReader:
 
 def _tar_members(stream: Forward, archive: str, skipped: Skipped) -> list[Member]:
     table = tar.members(stream, archive)
-    if not stream.last:
-        after = f" after {table.names[-1]!r}" if table.names else ""
-        raise ArchiveError(f"{archive} is cut short: it ends{after} without the zeros that end a tar")
     skipped.counts.update(table.skipped)
     members = []
     for name, size, start in zip(table.names, table.size, table.start, strict=True):
