@@ -49,6 +49,7 @@ class Pipeline:
         self._loaded: Mapping[str, Any] | None = None  # where the next iteration begins
         self._mark: _Mark | None = None  # how far the last iteration came
         self._iteration: weakref.ref[_Iteration] | None = None
+        self._outer: weakref.ref[Any] | None = None  # who hands the items on, and so knows the position
         self._meters: dict[Node, StageMeter] = {}
         self._readings = Readings()
 
@@ -56,7 +57,7 @@ class Pipeline:
         return " -> ".join(node.label for node in graph(self.node))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = None if self._mark is None and self._loaded is None else self.state_dict()
+        state = None if self._mark is None and self._loaded is None else self._position()
         return _unpickled, (cloudpickle.dumps(self.node), self._epoch, state)
 
     # --- one item for each --------------------------------------------------------------------
@@ -323,11 +324,8 @@ class Pipeline:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last item handed out, as a small JSON document."""
-        if self._loaded is not None:
-            return dict(self._loaded)
-        if self._mark is not None:
-            return self._document(self._mark.epoch, self._mark.position())
-        return self._document(self._epoch, None)
+        self._check_asked("state_dict")
+        return self._position()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration where `state` says; an iteration in progress ends.
@@ -335,6 +333,7 @@ class Pipeline:
         Raises:
             ValueError: the position of another pipeline; says what differs.
         """
+        self._check_asked("load_state_dict")
         if not isinstance(state, Mapping) or state.get("format") != FORMAT or "stages" not in state:
             raise ValueError(f"not the state of a pipeline, of format {FORMAT}")
         _check_same(state["stages"], self._outline)
@@ -354,6 +353,17 @@ class Pipeline:
             self._loaded = None
         self._epoch = epoch
 
+    def hand_over(self, outer: Any) -> None:
+        """Have `outer` be asked for the position from now on, until this pipeline is iterated again."""
+        self._end()
+        self._outer = weakref.ref(outer)
+
+    def copied(self) -> Pipeline:
+        """The same pipeline with a position of its own: where this one's next `iter` begins."""
+        made = Pipeline(self.node)
+        made._epoch, made._loaded = self._epoch, self._loaded
+        return made
+
     def __iter__(self) -> Iterator[Any]:
         self._end()
         loaded = self._loaded
@@ -369,6 +379,13 @@ class Pipeline:
 
     # --- inside -------------------------------------------------------------------------------
 
+    def _position(self) -> dict[str, Any]:
+        if self._loaded is not None:
+            return dict(self._loaded)
+        if self._mark is not None:
+            return self._document(self._mark.epoch, self._mark.position())
+        return self._document(self._epoch, None)
+
     def _document(self, epoch: int, position: Any) -> dict[str, Any]:
         return {"format": FORMAT, "stages": self._outline, "epoch": epoch, "at": position}
 
@@ -381,7 +398,14 @@ class Pipeline:
         iteration = None if self._iteration is None else self._iteration()
         if iteration is not None:
             iteration.close()
-        self._iteration = None
+        self._iteration = self._outer = None
+
+    def _check_asked(self, name: str) -> None:
+        outer = None if self._outer is None else self._outer()
+        if outer is not None:
+            raise RuntimeError(
+                f"this pipeline is read through {outer}: call {name}() of that, which knows the position"
+            )
 
 
 _ANCHORED: Final = 256  # items between positions that are noted in case an error destroys the one at hand

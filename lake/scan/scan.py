@@ -198,6 +198,30 @@ class Scan:
         mapped._maps = (*self._maps, Mapped(fn, format))
         return mapped
 
+    def among(self, **asked: Any) -> Scan:
+        """This scan with other options, such as ranks; it begins where this one's next `iter` would."""
+        found = _rebuilt(self.snapshot, {**self._asked, **asked}, self._maps, self._epoch, None)
+        if self._condition is not None and "_selection" in self.__dict__:
+            found._selection = self._selection
+        if self._loaded is not None:
+            found.load_state_dict(self._loaded.state())
+        return found
+
+    def hand_over(self, outer: Any) -> None:
+        """Have `outer` be asked for the position from now on, until this scan is iterated again."""
+        self._end()
+        self._outer = weakref.ref(outer)
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """The options that this scan was made with."""
+        return dict(self._asked)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether batches go through functions of the caller's."""
+        return bool(self._maps)
+
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches of one epoch as an Arrow stream."""
         batches = iter(self)

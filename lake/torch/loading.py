@@ -1,0 +1,182 @@
+"""The loader: batches of a scan or a pipeline for one rank of a training run, and the position of the last one.
+
+It is no `torch.utils.data.DataLoader`, and needs none: a scan is read by threads, which hold no lock of the
+interpreter's, and a pipeline's functions run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from itertools import repeat
+from typing import Any, Literal
+
+from lake.pipeline import Pipeline
+from lake.plan import Ranks
+from lake.scan import Scan
+from lake.torch.pipes import PipeSource
+from lake.torch.ranks import find_ranks
+from lake.torch.reading import Reading, Source
+from lake.torch.scans import ScanSource
+from lake.torch.stream import TensorStream
+from lake.torch.tensors import Form
+
+AS_ASKED: Literal["as asked"] = "as asked"  # `even` is what the scan says, and "split" for a pipeline
+
+
+class Loader:
+    """Iterates this rank's items; each `iter` is the next epoch, and a second one ends the first.
+
+    It knows the position: that after the last item it handed out, whatever was read ahead.
+    """
+
+    def __init__(self, source: Source, label: str) -> None:
+        self._source, self._label = source, label
+        self._reading: Reading | None = None  # the last epoch that was begun
+        self._iteration: weakref.ref[_Iteration] | None = None
+
+    def __repr__(self) -> str:
+        return f"lake.torch.loader({self._label})"
+
+    def __len__(self) -> int:
+        """Items of an epoch for this rank.
+
+        Raises:
+            TypeError: the number is unknown, or there is no end.
+        """
+        return len(self._source)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._end()
+        self._reading = None
+        self._reading = self._source.begin()
+        iteration = _Iteration(self._reading)
+        self._iteration = weakref.ref(iteration)
+        return iteration
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last item handed out, as a JSON document; of all ranks that step together."""
+        return self._source.state() if self._reading is None else self._reading.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration where `state` says, on any number of ranks and workers.
+
+        Raises:
+            ValueError: the position of something else (it says what differs), or of one rank alone.
+        """
+        self._end()
+        self._reading = None
+        self._source.load(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch `epoch`; a position that was loaded holds if it is of this epoch."""
+        if epoch < 0:
+            raise ValueError(f"epochs are numbered from 0: {epoch}")
+        self._source.set_epoch(epoch)
+
+    def metrics(self) -> dict[str, Any]:
+        """What reading has cost since this loader was made: see `Scan.metrics` and `Pipeline.metrics`."""
+        return self._source.metrics()
+
+    def headroom(self, steps: int | None = None) -> Iterator[Any]:
+        """One batch again and again, `steps` times (None: as many as an epoch has).
+
+        A training loop over this takes as long as it would if reading cost nothing. The position stays.
+        """
+        if steps is None:
+            steps = len(self)
+        state = self.state_dict()
+        self._end()
+        self._source.load(state)
+        reading = self._source.begin()
+        try:
+            item = reading.next()
+        finally:
+            reading.close()
+            self.load_state_dict(state)
+        return repeat(item, steps)
+
+    def _end(self) -> None:
+        """End the iteration in progress, if there is one."""
+        iteration = None if self._iteration is None else self._iteration()
+        if iteration is not None:
+            iteration.close()
+        self._iteration = None
+
+
+class _Iteration:
+    """One epoch. It ends when it is dropped; an error is raised again by each further `next`."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+        self._ended: BaseException | None = None
+
+    def __iter__(self) -> _Iteration:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ended is not None:
+            raise self._ended
+        try:
+            return self._reading.next()
+        except StopIteration:
+            self.close()
+            raise
+        except Exception as error:
+            self.close(error)
+            raise
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Hand nothing out any more."""
+        if self._ended is None:
+            self._ended = error or StopIteration()
+            self._reading.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def loader(
+    x: Scan | TensorStream | Pipeline,
+    *,
+    num_workers: int | None = None,
+    even: Literal["split", "drop", "pad", "as asked"] | None = AS_ASKED,
+    rank: int | None = None,
+    world_size: int | None = None,
+    mesh: Any = None,
+    **to_torch: Any,
+) -> Loader:
+    """Batches for this rank of a training run, with the position of the last one that was trained on.
+
+    Args:
+        x: a scan, which gives what `scan.to_torch(**to_torch)` does, or a pipeline, which gives its items.
+        num_workers: processes beside this one; None: 0 for a scan, 1 for a pipeline or a mapped scan.
+        even: what the last round does, as in `ds.scan`; by default what the scan says, "split" for a pipeline.
+        rank, world_size, mesh: this rank and all of them, or the mesh of the data-parallel ranks; by default
+            what `torch.distributed` or the launcher's variables say when iteration starts.
+        to_torch: of a scan: `ragged`, `nulls`, `binary`, `copy`.
+
+    Raises:
+        TypeError: neither a scan nor a pipeline.
+        ValueError: an argument that means nothing here.
+    """
+
+    def find() -> Ranks:
+        return find_ranks(rank, world_size, mesh)
+
+    if num_workers is not None and num_workers < 0:
+        raise ValueError(f"num_workers is a number of processes: {num_workers}")
+    inner: Any = x.scan if isinstance(x, TensorStream) else x
+    source: Source
+    if isinstance(inner, Scan):
+        form = x.form if isinstance(x, TensorStream) else Form(**to_torch)
+        source = ScanSource(inner, form, find, even)
+    elif isinstance(inner, Pipeline):
+        if to_torch:
+            raise TypeError(f"loader(pipeline) has no {', '.join(to_torch)}: these make tensors of a scan")
+        source = PipeSource(inner.copied())
+    else:
+        raise TypeError(f"loader() takes a scan or a pipeline, not {type(x).__name__}")
+    made = Loader(source, "scan" if isinstance(inner, Scan) else "pipeline")
+    inner.hand_over(made)
+    return made
