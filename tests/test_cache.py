@@ -710,7 +710,7 @@ def test_a_member_that_is_long_behind_is_left_behind_and_fetches_for_itself(
 
     assert slow.apart
     assert not fast.apart
-    get(cache, FILES[1])
+    get(cache, FILES[4])
     assert cache.counters.refetched == 1
     slow.advance(7)
     assert not slow.apart

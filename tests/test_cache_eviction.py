@@ -15,39 +15,31 @@ DIGESTS = [hashlib.sha256(bytes([i])).hexdigest() for i in range(8)]
 uses = st.lists(st.tuples(st.sampled_from(DIGESTS), st.integers(1, 9)), max_size=12)
 
 
-def places(files: list[tuple[str, int]], digest: str, position: int) -> tuple[int, int]:
-    """Where `digest` is used last before and next from `position`, by looking."""
-    before = [i for i, (name, _) in enumerate(files) if name == digest and i < position]
-    after = [i for i, (name, _) in enumerate(files) if name == digest and i >= position]
-    return (before[-1] if before else -1), (after[0] if after else -1)
+Uses = list[tuple[str, int]]
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> tuple[Group, list[list[tuple[str, int]]]]:
-    epochs = draw(st.lists(uses, min_size=1, max_size=2))
+def groups(draw: st.DrawFn) -> tuple[Group, list[Uses]]:
+    """A group, and what it comes to use from its hindmost on: in its own epochs, and in the one after them."""
+    *epochs, after = draw(st.lists(uses, min_size=2, max_size=3))
     position = draw(st.integers(0, len(epochs[0])))
-    return Group(tuple(map(Needs.of, epochs)), position, draw(st.integers(0, 30))), epochs
+    following = draw(st.sampled_from([None, Needs.of(after)]))
+    group = Group(tuple(map(Needs.of, epochs)), position, draw(st.integers(0, 30)), following)
+    now = [*epochs[0][position:], *(file for epoch in epochs[1:] for file in epoch)]
+    return group, [now, epochs[-1] if following is None else after]
 
 
-def ahead(group: Group, epochs: list[list[tuple[str, int]]], digest: str) -> int:
-    """Bytes until the group's hindmost uses `digest` next, by adding them up."""
-    total = 0
-    for name, size in [*epochs[0][group.position :], *(file for epoch in epochs[1:] for file in epoch)]:
-        if name == digest:
-            return total
-        total += size
-    return NEVER
+def until(files: Uses, digest: str) -> int:
+    """Bytes of the files before `digest`, by adding them up."""
+    names = [name for name, _ in files]
+    return sum(size for _, size in files[: names.index(digest)]) if digest in names else NEVER
 
 
-@given(uses, st.sampled_from(DIGESTS), st.integers(0, 12))
-def test_needs_know_where_a_file_is_used_last_and_next(
-    files: list[tuple[str, int]], digest: str, position: int
-) -> None:
-    position = min(position, len(files))
+@given(uses, st.sampled_from(DIGESTS), st.integers(0, 14))
+def test_needs_know_how_far_the_next_use_of_a_file_is(files: Uses, digest: str, position: int) -> None:
+    found = Needs.of(files).until(np.array([prefix(digest)], np.uint64), position)
 
-    last, next_ = Needs.of(files).around(np.array([prefix(digest)], np.uint64), position)
-
-    assert (int(last[0]), int(next_[0])) == places(files, digest, position)
+    assert int(found[0]) == until(files[position:], digest)
 
 
 def cached(
@@ -66,7 +58,7 @@ def cached(
 
 @given(st.lists(groups(), max_size=3), st.permutations(range(8)), st.integers(-1, 40))
 def test_what_was_promised_or_is_needed_sooner_stays_and_the_rest_may_go(
-    live: list[tuple[Group, list[list[tuple[str, int]]]]], used: list[int], limit: int
+    live: list[tuple[Group, list[Uses]]], used: list[int], limit: int
 ) -> None:
     """Nothing in a live plan's window is a victim, nothing needed before the newcomer is, and all else is."""
     order, free = cached(
@@ -76,7 +68,7 @@ def test_what_was_promised_or_is_needed_sooner_stays_and_the_rest_may_go(
     stay = set()
     needed = set()
     for i, digest in enumerate(DIGESTS):
-        distances = [(ahead(group, epochs, digest), group.resident) for group, epochs in live]
+        distances = [(until(now, digest), group.resident) for group, (now, _) in live]
         soonest = min((distance for distance, _ in distances), default=NEVER)
         if (
             any(distance != NEVER and distance + 5 <= resident for distance, resident in distances)
@@ -91,21 +83,20 @@ def test_what_was_promised_or_is_needed_sooner_stays_and_the_rest_may_go(
 
 
 @given(groups(), st.permutations(range(8)))
-def test_the_order_is_unneeded_then_used_then_needed_last(
-    drawn: tuple[Group, list[list[tuple[str, int]]]], used: list[int]
+def test_the_order_is_unneeded_then_used_up_then_needed(
+    drawn: tuple[Group, list[Uses]], used: list[int]
 ) -> None:
-    """Least recently used; newest first, where it is used up; latest first, where it is needed."""
-    group, epochs = drawn
+    """Least recently used first where nothing comes back; elsewhere first what comes back last."""
+    group, (now, after) = drawn
     order, free = cached(DIGESTS, [5] * 8, [float(u) for u in used], [group])
 
-    known = {name for epoch in epochs for name, _ in epoch}
-    unneeded = [i for i in order[:free] if DIGESTS[i] not in known]
-    spent = [i for i in order[:free] if DIGESTS[i] in known]
+    unneeded = [i for i in order[:free] if until(after, DIGESTS[i]) == NEVER]
+    spent = [i for i in order[:free] if i not in unneeded]
     assert order[:free] == unneeded + spent
     assert unneeded == sorted(unneeded, key=lambda i: used[i])
-    lasts = [places(epochs[0], DIGESTS[i], group.position)[0] for i in spent]
-    assert lasts == sorted(lasts, reverse=True)
-    distances = [ahead(group, epochs, DIGESTS[i]) for i in order[free:]]
+    returns = [until(after, DIGESTS[i]) for i in spent]
+    assert returns == sorted(returns, reverse=True)
+    distances = [until(now, DIGESTS[i]) for i in order[free:]]
     assert distances == sorted(distances, reverse=True)
 
 
@@ -144,7 +135,7 @@ def test_needs_of_a_million_files_answer_in_one_go() -> None:
     rng = np.random.default_rng(0)
     needs = Needs(rng.integers(0, 2**63, 1_000_000).astype(np.uint64), np.full(1_000_000, 64 << 20, np.int64))
 
-    last, next_ = needs.around(needs.prefixes[:1000], 500)
+    found = needs.until(needs.prefixes[:1000], 500)
 
-    assert last[:500].tolist() == list(range(500))
-    assert next_[500:].tolist() == list(range(500, 1000))
+    assert (found[:500] == NEVER).all()
+    assert (found[500:] // (64 << 20)).tolist() == list(range(500))

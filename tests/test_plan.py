@@ -190,3 +190,17 @@ def test_a_plan_keeps_a_few_numbers_a_shard() -> None:
         assert len(plan) == -(-n * 100_000 // (8 * 1024))
         assert kept < 10e6
         assert peak < 30e6
+
+
+@given(layouts(), st.data(), orders)
+def test_a_plan_knows_the_order_that_follows(
+    layout: Layout, data: st.DataObject, how: dict[str, Any]
+) -> None:
+    """That of the next epoch, whatever it is a plan of."""
+    how |= {"selection": data.draw(selections(layout)), "batch_size": 4, "even": None}
+
+    follows = plan_epoch(layout, **how).next_order()
+
+    assert rows_of_order(follows) == rows_of_order(
+        plan_epoch(layout, **how | {"epoch": how["epoch"] + 1}).order
+    )

@@ -370,21 +370,23 @@ def test_what_cannot_fit_is_refused_before_the_first_request(folder: Path, cache
     assert len(numbers(ds.scan(["n"], shuffle=True))) == ROWS
 
 
-def test_epochs_in_a_small_cache_are_exact_and_hit_what_fits(tmp_path: Path, cache: Path) -> None:
-    """At a budget of four fifths of the data, the second epoch fetches little more than the rest."""
+@pytest.mark.parametrize(("shuffle", "window"), [(False, 16), (True, 3), (True, 16)])
+def test_epochs_in_a_small_cache_are_exact_and_hit_what_fits(
+    tmp_path: Path, cache: Path, shuffle: bool, window: int
+) -> None:
+    """At a budget of four fifths of the data each epoch after the first finds three quarters of it at least."""
     folder = tmp_path / "lake"
     whole = lake.open(folder).commit("rows", table(), shard_bytes="64KiB").bytes
     store, lk = counted(folder, cache, budget=f"{whole * 8 // 10}")
-    ds = lk.dataset("rows")
-    scan = ds.scan(shuffle=True, shuffle_window=3, batch_size=64)
+    scan = lk.dataset("rows").scan(shuffle=shuffle, shuffle_window=window, batch_size=64)
     epochs = []
-    for _ in range(3):
+    for _ in range(4):
         store.reset()
         assert sorted(numbers(scan)) == list(range(ROWS))
         assert lk.cache.used <= lk.cache.budget
         epochs.append(store.bytes_read / whole)
     assert epochs[0] < 1.05
-    assert max(epochs[1:]) < 0.3
+    assert max(epochs[1:]) <= 0.25
 
 
 def _read_all(folder: Path, cache: Path, seeds: list[int], barrier: Any, results: Any) -> None:

@@ -4,7 +4,8 @@ A plan says in which order it uses files. So instead of guessing from the past, 
 (which on a cyclic scan a little larger than the cache gets every guess wrong), eviction looks ahead:
 
 1. what no live plan needs, least recently used first;
-2. what every live plan has already used this epoch, newest first: it comes back last;
+2. what every live plan has already used this epoch, first what the next epochs come back to last. A plan whose
+   next epoch is not known is taken to repeat this one: newest first;
 3. small documents (segments of manifests), least recently used first, up to an eighth of the budget; beyond
    that they count as 1;
 4. what a plan needs later than the file that room is made for, and beyond its resident window: latest first.
@@ -66,19 +67,16 @@ class Needs:
         """Bytes of the files before `position`."""
         return int(self.starts[min(position, len(self))])
 
-    def around(self, wanted: Prefixes, position: int) -> tuple[Ints, Ints]:
-        """For each file, where it is used last before `position`, and next from there on; -1: not at all."""
+    def until(self, wanted: Prefixes, position: int) -> Ints:
+        """For each file, bytes of the files from `position` to its next use; NEVER: there is none."""
         if not len(self):
-            nowhere = np.full(len(wanted), -1, np.int64)
-            return nowhere, nowhere
+            return np.full(len(wanted), NEVER, np.int64)
         which = np.minimum(np.searchsorted(self._distinct, wanted), len(self._distinct) - 1)
-        known = self._distinct[which] == wanted
         at = np.searchsorted(self._places, which * self._span + position)
-        before = self._places[np.maximum(at - 1, 0)]
-        after = self._places[np.minimum(at, len(self) - 1)]
-        last = np.where(known & (at > 0) & (before // self._span == which), before % self._span, -1)
-        next_ = np.where(known & (at < len(self)) & (after // self._span == which), after % self._span, -1)
-        return last.astype(np.int64), next_.astype(np.int64)
+        found = self._places[np.minimum(at, len(self) - 1)]
+        used = (self._distinct[which] == wanted) & (at < len(self)) & (found // self._span == which)
+        position = min(position, len(self))
+        return np.where(used, self.starts[found % self._span] - self.starts[position], NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +84,23 @@ class Group:
     """The live scans of one plan: where the hindmost of them stands, and what they were promised.
 
     `epochs` are those that some member is in, oldest first; the hindmost is at `position` of the first.
+    `following` is the epoch after them, where it is known.
     """
 
     epochs: tuple[Needs, ...]
     position: int
     resident: int  # bytes
+    following: Needs | None = None
 
     def uses(self, files: Prefixes) -> tuple[Ints, Ints]:
-        """For each file, bytes since its last use and bytes until its next; NEVER where there is none."""
-        behind = np.full(len(files), NEVER, np.int64)
-        ahead = np.full(len(files), NEVER, np.int64)
-        done = 0
-        for epoch, needs in enumerate(self.epochs):
-            position = min(self.position, len(needs)) if epoch == 0 else 0
-            here = needs.starts[position]
-            last, next_ = needs.around(files, position)
-            behind = np.where(last >= 0, np.minimum(behind, here - needs.starts[last]), behind)
-            ahead = np.where(next_ >= 0, np.minimum(ahead, done + needs.starts[next_] - here), ahead)
-            done += int(needs.starts[-1] - here)
-        return behind, ahead
+        """For each file, bytes of reading until its next use in these epochs, and in the one after them; or NEVER."""
+        ahead, done, position = np.full(len(files), NEVER, np.int64), 0, self.position
+        for needs in self.epochs:
+            ahead = np.minimum(ahead, _later(needs.until(files, position), done))
+            done += int(needs.starts[-1]) - needs.before(position)
+            position = 0
+        following = self.epochs[-1] if self.following is None else self.following
+        return ahead, _later(following.until(files, 0), done)
 
 
 def horizon(key: str, size: int, groups: Sequence[Group]) -> int:
@@ -113,7 +109,7 @@ def horizon(key: str, size: int, groups: Sequence[Group]) -> int:
     It may wait where only plans ask for it, and all of them beyond their windows.
     """
     wanted = np.array([prefix(key)], np.uint64)
-    ahead = [(int(group.uses(wanted)[1][0]), group.resident) for group in groups]
+    ahead = [(int(group.uses(wanted)[0][0]), group.resident) for group in groups]
     if any(until != NEVER and until + size <= resident for until, resident in ahead):
         return -1
     soonest = min((until for until, _ in ahead), default=NEVER)
@@ -134,21 +130,25 @@ def victims(
 
     `horizon`: bytes of reading before the newcomer is used; what a plan needs sooner than that stays.
     """
-    behind = np.full(len(files), NEVER, np.int64)
     ahead = np.full(len(files), NEVER, np.int64)
+    later = np.full(len(files), NEVER, np.int64)
     promised = np.zeros(len(files), np.bool_)
     for group in groups:
-        since, until = group.uses(files)
-        behind, ahead = np.minimum(behind, since), np.minimum(ahead, until)
+        until, again = group.uses(files)
+        ahead, later = np.minimum(ahead, until), np.minimum(later, again)
         promised |= (until != NEVER) & (until + sizes <= group.resident)
-    rank = np.where(behind == NEVER, 1, 2)
+    rank = np.where(later == NEVER, 1, 2)
     rank[documents & _newest(sizes, used, documents, documents_limit)] = 3
     rank[ahead != NEVER] = 4
-    order = np.select([rank == 2, rank == 4], [behind.astype(np.float64), -ahead.astype(np.float64)], used)
+    order = np.select([rank == 2, rank == 4], [-later.astype(np.float64), -ahead.astype(np.float64)], used)
     may_go = (rank != 4) | ((ahead > horizon) & ~promised)
     chosen = np.lexsort((order, rank))
     chosen = chosen[may_go[chosen]]
     return chosen, int((rank[chosen] < 4).sum())
+
+
+def _later(until: Ints, by: int) -> Ints:
+    return np.where(until == NEVER, NEVER, until + by)
 
 
 def _newest(

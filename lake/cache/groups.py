@@ -104,6 +104,13 @@ class Groups:
             )
             self._changed(connection)
 
+    def follow(self, plan: str, epoch: int, needs: Needs) -> None:
+        """The members will use these files in the epoch that comes after `epoch`."""
+        with self._index.write() as connection:
+            if _members(connection, "plan = ? and epoch = ?", plan, epoch):
+                self._put_needs(connection, plan, epoch + 1, needs)
+                self._changed(connection)
+
     def advance(self, member: int, position: int) -> bool:
         """Whether the member still moves with its group, once it is done with what lies before `position`."""
         with self._index.write() as connection:
@@ -202,10 +209,12 @@ class Groups:
         together = [row for row in rows if not row.apart]
         hindmost = min(together, key=lambda row: row.place)
         epochs = sorted({row.epoch for row in rows if row.epoch >= hindmost.epoch})
+        known = connection.execute("select 1 from needs where plan = ? and epoch = ?", (plan, epochs[-1] + 1))
         return Group(
             tuple(self._read(connection, plan, epoch) for epoch in epochs),
             hindmost.position,
             max(row.resident for row in rows),
+            self._read(connection, plan, epochs[-1] + 1) if known.fetchone() else None,
         )
 
     def _insert(
@@ -266,10 +275,10 @@ class Groups:
         return self._needs[number]
 
     def _changed(self, connection: sqlite3.Connection) -> None:
-        """Needs of epochs that nobody is in go; what processes think may be evicted is void."""
+        """Needs of epochs that nobody is in or comes to go; what processes think may be evicted is void."""
         connection.execute(
-            "delete from needs where not exists"
-            " (select 1 from members m where m.plan = needs.plan and m.epoch = needs.epoch)"
+            "delete from needs where not exists (select 1 from members m"
+            " where m.plan = needs.plan and m.epoch in (needs.epoch, needs.epoch - 1))"
         )
         connection.execute("update state set generation = generation + 1")
 
@@ -289,6 +298,11 @@ class Reservation:
         self._check()
         self._groups.begin(self._member, self._plan, epoch, Needs.of(needs), position)
         self.epoch, self.apart = epoch, False
+
+    def follow(self, needs: Needs | Iterable[tuple[str, int]]) -> None:
+        """Say what the epoch after this one will use, in its order: what it needs first is then kept longest."""
+        self._check()
+        self._groups.follow(self._plan, self.epoch, Needs.of(needs))
 
     def advance(self, position: int) -> None:
         """Be done with everything before `position` in the epoch's needs."""

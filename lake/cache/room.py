@@ -22,6 +22,7 @@ from lake.config import format_bytes
 from lake.errors import BudgetError
 
 _QUEUE_SECONDS: Final = 1.0  # how long an order of eviction is gone by
+_QUEUED: Final = 16  # one of so many of the files that no plan needs this epoch is queued
 _LEAST: Final = 16 << 20  # bytes freed at least when the disk is full
 _LOOSE: Final = "whole = 0 or layout in ('block', 'doomed')"  # as the index of that name says it
 
@@ -33,7 +34,7 @@ class Room:
         self.budget: int | None = None
         self.evicted = 0
         self._home, self._index, self._groups = home, found, groups
-        self._queue: list[str] = []  # keys in order of eviction, of files that no plan needs again
+        self._queue: list[str] = []  # keys in order of eviction, of files that no plan needs this epoch
         self._queue_of: tuple[int, float] = (-1, 0.0)  # generation, time
 
     def admit(self, key: str, size: int, wait: float) -> None:
@@ -125,10 +126,11 @@ class Room:
             horizon=eviction.horizon(*newcomer, groups) if newcomer else -1,
             documents_limit=(self.budget or eviction.NEVER) // eviction.DOCUMENTS_SHARE,
         )
-        self._queue = [keys[i] for i in order[:free][::-1]]
+        queued = -(-free // _QUEUED)
+        self._queue = [keys[i] for i in order[:queued][::-1]]
         self._queue_of = (connection.execute("select generation from state").fetchone()[0], time.monotonic())
         yield from self._queued(connection)
-        yield from ((keys[i], sizes[i]) for i in order[free:])
+        yield from ((keys[i], sizes[i]) for i in order[queued:])
 
     def _queued(self, connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
         while self._queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from lake.plan.cursor import Cursor, Facts, facts
 from lake.plan.layout import Layout, Selection
@@ -67,6 +67,20 @@ class EpochPlan:
                 if not seen[block]:
                     seen[block] = True
                     yield block
+
+    def next_order(self) -> Order:
+        """The order of the epoch after this one."""
+        if not self.order.shuffle:
+            return self.order
+        return order_rows(
+            self.order.layout,
+            selection=self.order.selection,
+            shuffle=self.order.shuffle,
+            seed=cast(int, self.facts["seed"]),
+            epoch=self.epoch + 1,
+            shuffle_window=cast(int, self.facts.get("shuffle_window", DEFAULT_WINDOW)),
+            limit=cast(int | None, self.facts.get("limit")),
+        )
 
     def cursor(self, i: int) -> Cursor:
         """The position after this rank's first i batches."""

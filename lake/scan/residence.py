@@ -21,7 +21,7 @@ from lake import plan
 from lake.cache import Needs
 from lake.format.values import Part
 from lake.parts import Meter
-from lake.plan import EpochPlan, Selection
+from lake.plan import EpochPlan, Order, Selection
 from lake.plan.permutation import Ints
 from lake.scan.schedule import Schedule
 from lake.snapshot import Snapshot
@@ -76,7 +76,7 @@ class Residence:
             position=self._done,
         )
         self._begun = self._done
-        self._settled = False
+        self._settled = self._foretold = False
         self._access.workers.calm = True
         self._bring(self._first_window())
 
@@ -129,12 +129,24 @@ class Residence:
 
     def _work(self) -> None:
         try:
+            self._foretell()
             self._follow()
         except BaseException as error:
             with self._turn:
                 self._thread = None
             if self.fail is not None:
                 self.fail(error)
+
+    def _foretell(self) -> None:
+        """Say what the next epoch will use, where that decides which files are kept for it."""
+        assert self._snapshot.cache is not None
+        order, budget = self._schedule.plan.order, self._snapshot.cache.budget
+        if not self._foretold and order.shuffle is True and budget is not None and self._bytes[-1] > budget:
+            self._foretold = True
+            following = self._schedule.plan.next_order()
+            self._reservation.follow(
+                files(self._snapshot, self._columns, self._schedule.plan, following).needs()
+            )
 
     def _follow(self) -> None:
         while True:
@@ -232,18 +244,19 @@ class Files(NamedTuple):
         return Needs(prefixes.astype(np.uint64), self.sizes)
 
 
-def files(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> Files:
-    """The parts that an epoch uses on this machine."""
-    shards, blocks = _shards(planned)
+def files(
+    snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan, order: Order | None = None
+) -> Files:
+    """The parts that an epoch uses on this machine; `order`: that of another epoch of the plan."""
+    shards, blocks = _shards(planned, order or planned.order)
     firsts, digests, sizes = snapshot.manifest.held(columns)
     counts = np.diff(firsts)[shards]
     parts = plan.ramps(firsts[:-1][shards], counts)
     return Files(np.repeat(shards, counts), np.repeat(blocks, counts), digests[parts], sizes[parts])
 
 
-def _shards(planned: EpochPlan) -> tuple[Ints, Ints]:
+def _shards(planned: EpochPlan, order: Order) -> tuple[Ints, Ints]:
     """The shards that an epoch uses on this machine, and after which block it is done with each."""
-    order = planned.order
     found: list[tuple[Ints, Ints, npt.NDArray[np.float64]]] = []
     for number in plan.machine_partitions(planned):
         start, stop = planned.share.partitions.run(number)
