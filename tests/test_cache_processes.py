@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from lake.cache import Cache, Sink
+from lake.cache import DOWNLOADS, Cache, Sink
 from lake.errors import BudgetError
 from tests.cache_files import File, on_disk, on_disk_now, unreachable, whole_files
 
@@ -192,6 +192,58 @@ def test_leases_blocks_and_reservations_end_with_a_killed_process(
         cache.reserve("another", "mine", 25_000, [(B.digest, B.size)]).close()
         cache.file(B.digest, B.size, B.fetch).close()
         assert cache.used == on_disk(root) == B.size
+
+
+def hold_slots(root: Path, folder: Path, counts: Any) -> None:
+    """Six threads take slots in turn, and count the holders whenever they are one."""
+    cache = Cache(root, 10**6)
+
+    def hold(thread: int) -> int:
+        most = 0
+        for _ in range(20):
+            with cache.slots.one():
+                mark = folder / f"{os.getpid()}-{thread}"
+                mark.touch()
+                most = max(most, len(list(folder.iterdir())))
+                time.sleep(0.002)
+                mark.unlink()
+        return most
+
+    with ThreadPoolExecutor(6) as pool:
+        counts.put(max(pool.map(hold, range(6))))
+
+
+def test_a_machine_has_no_more_slots_however_many_processes_ask(
+    root: Path, tmp_path: Path, start: Start
+) -> None:
+    """Eighteen threads of three processes: all come to their turns, eight at a time."""
+    folder, counts = tmp_path / "holders", SPAWN.Queue()
+    folder.mkdir()
+
+    assert joined([start(hold_slots, root, folder, counts) for _ in range(3)]) == [0] * 3
+
+    assert max(counts.get(timeout=20) for _ in range(3)) == DOWNLOADS
+
+
+def hold_all_slots(root: Path, ready: Path) -> None:
+    cache = Cache(root, 10**6)
+    with contextlib.ExitStack() as stack:
+        for _ in range(DOWNLOADS):
+            stack.enter_context(cache.slots.one())
+        ready.touch()
+        with cache.slots.one():  # waits at the gate
+            pass
+
+
+def test_a_killed_process_leaves_its_slots_and_its_place_in_the_queue(
+    root: Path, tmp_path: Path, start: Start
+) -> None:
+    process = start(hold_all_slots, root, tmp_path / "ready")
+    eventually((tmp_path / "ready").exists)
+    threading.Timer(0.2, process.kill).start()
+
+    with Cache(root, 10**6) as cache, cache.slots.one():
+        assert not process.is_alive()
 
 
 def test_two_jobs_start_at_once_in_an_empty_directory(root: Path, tmp_path: Path, start: Start) -> None:

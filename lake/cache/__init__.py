@@ -10,10 +10,11 @@ True
 >>> cache.close()
 """
 
-from lake.cache.cache import Cache, Counters, Entry
+from lake.cache.cache import DOWNLOADS, Cache, Counters, Entry
 from lake.cache.eviction import Needs
 from lake.cache.groups import Reservation
 from lake.cache.lease import Lease
 from lake.cache.sink import Sink
+from lake.cache.slots import Slots
 
-__all__ = ["Cache", "Counters", "Entry", "Lease", "Needs", "Reservation", "Sink"]
+__all__ = ["DOWNLOADS", "Cache", "Counters", "Entry", "Lease", "Needs", "Reservation", "Sink", "Slots"]

@@ -28,10 +28,12 @@ from lake.cache.lease import Lease
 from lake.cache.room import Room, unlink
 from lake.cache.shelf import Shelf
 from lake.cache.sink import Sink
+from lake.cache.slots import Slots
 from lake.config import format_bytes
 from lake.errors import IntegrityError, StoreError
 
 FETCHES: Final = 3  # of bytes that turn out not to be what their digest says
+DOWNLOADS: Final = 8  # requests to stores at once
 _CROWDED_SECONDS: Final = 1.0
 
 Found = TypeVar("Found")
@@ -63,7 +65,8 @@ class Cache:
     """The cache in one directory, for any number of threads and processes at once; pickles as its arguments.
 
     `budget`: bytes, None for no limit, or "auto": half of what the disk would have free without this cache.
-    `wait`: seconds until an admission or a reservation gives up with `BudgetError`.
+    `wait`: seconds until an admission or a reservation gives up with `BudgetError`. `slots`: a request to a store
+    holds one of them, so that no more than `DOWNLOADS` of this machine are under way at once.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Cache:
         self._groups = Groups(self._home, self._index)
         self._shelf = Shelf(self._home, self._index)
         self._room = Room(self._home, self._index, self._groups)
+        self.slots = Slots(self._home, DOWNLOADS)
         self._tally = dict.fromkeys(Counters.__dataclass_fields__.keys() - {"evicted"}, 0)
         self._lock = threading.Lock()
         self._fetched: set[int] = set()

@@ -2,7 +2,7 @@
 
 A hold is an advisory lock on an open file description. The kernel drops it with the process, so nothing is
 left behind and nobody guesses who is alive; a forked child closes what it inherited, which leaves the hold
-with its parent. Nothing here waits for long, and nothing here knows what the files are for.
+with its parent. Nothing here waits for long but `queue`, and nothing here knows what the files are for.
 """
 
 from __future__ import annotations
@@ -83,6 +83,25 @@ def take(path: Path | str, *, exclusive: bool, create: bool = False) -> Hold | N
             return None
         if not create:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+
+def queue(path: Path | str) -> Hold:
+    """An exclusive hold on the file at `path`, made if absent, as soon as those who asked before have let go.
+
+    Raises:
+        FileNotFoundError: no such folder.
+    """
+    with _guard:
+        fd = os.open(path, _os.OPEN_FLAGS | os.O_RDWR | os.O_CREAT, 0o600)
+        hold = Hold(
+            fd, os.fstat(fd)
+        )  # known before it waits, so that a child that is forked meanwhile closes it
+    try:
+        _os.lock(fd, exclusive=True)
+    except BaseException:
+        hold.close()
+        raise
+    return hold
 
 
 def share(path: str, *, patience: float = 2.0) -> Hold | None:

@@ -6,6 +6,7 @@
                          `<digest>.block` for blocks
     flights/<key>        a file being written; `<key>.lock` is held by whoever writes it
     members/<uuid>       held by a process that has reservations
+    slots/<n>            held by a request to a store while it is under way; `gate` by who waits to be next
 
 Every name is derived here and parsed here; what does not parse is not ours and is left alone.
 """
@@ -46,6 +47,7 @@ class Home:
         self.files = root / "files"
         self.flights = root / "flights"
         self.members = root / "members"
+        self.slots = root / "slots"
         self._index, self._files, self._flights = str(self.index), str(self.files), str(self.flights)
 
     def claim(self) -> None:
@@ -59,7 +61,7 @@ class Home:
             self.root.mkdir(parents=True, exist_ok=True)
             if not self.marker.exists():
                 self._mark()
-            for folder in (self.files, self.flights, self.members):
+            for folder in (self.files, self.flights, self.members, self.slots):
                 folder.mkdir(exist_ok=True)
         except OSError as error:
             raise ConfigError(f"the cache directory {self.root} cannot be used: {error}") from error
@@ -80,6 +82,10 @@ class Home:
     def member(self, process: str) -> Path:
         """What a process with reservations holds while it lives."""
         return self.members / process
+
+    def slot(self, name: str) -> str:
+        """What a request holds while it is under way."""
+        return f"{self.slots}/{name}"
 
     def inode(self) -> int:
         """Which file the index is; 0 if there is none."""

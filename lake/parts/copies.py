@@ -6,8 +6,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Final
 
+from lake.cache import Slots
 from lake.errors import IntegrityError, NotFoundError, StoreError
 from lake.format import names
 from lake.format.values import Part
@@ -21,10 +23,13 @@ _LONGEST_PAUSE: Final = 5.0
 
 
 class Copies:
-    """Reads bytes of parts from a store: from the first copy that is there and not known to be damaged. Thread-safe."""
+    """Reads bytes of parts from a store: from the first copy that is there and not known to be damaged. Thread-safe.
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    `slots`: a request waits for one.
+    """
+
+    def __init__(self, store: Store, slots: Slots | None = None) -> None:
+        self.store, self._slots = store, slots
         self._damaged: set[str] = set()
         self._lock = threading.Lock()
 
@@ -58,23 +63,36 @@ class Copies:
         return bytes(buffer)
 
     def read_into(
-        self, one: Part, start: int, buffer: memoryview, meter: Meter, given_up: Callable[[], bool] = bool
+        self,
+        one: Part,
+        start: int,
+        buffer: memoryview,
+        meter: Meter,
+        given_up: Callable[[], bool] = bool,
+        sent: Callable[[], object] = bool,
     ) -> None:
-        """Fill `buffer` with the bytes from `start`. `given_up`: asked before each attempt but the first."""
+        """Fill `buffer` with the bytes from `start`.
+
+        `given_up` is asked before each attempt but the first; `sent` is called as a request sets out.
+        """
         for attempt in range(ATTEMPTS):
             try:
-                return self._read_once(one, start, buffer, meter)
+                return self._read_once(one, start, buffer, meter, sent)
             except StoreError as error:
                 if not error.retryable or attempt == ATTEMPTS - 1 or given_up():
                     raise
             time.sleep(random.uniform(0.5, 1) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
         raise AssertionError
 
-    def _read_once(self, one: Part, start: int, buffer: memoryview, meter: Meter) -> None:
+    def _read_once(
+        self, one: Part, start: int, buffer: memoryview, meter: Meter, sent: Callable[[], object]
+    ) -> None:
         for key in self.keys(one):
             meter.add(requests=1)
             try:
-                count = self.store.get_into(key, start, buffer)
+                with self._slots.one() if self._slots else nullcontext():
+                    sent()
+                    count = self.store.get_into(key, start, buffer)
             except NotFoundError:
                 continue
             meter.add(bytes_fetched=count)

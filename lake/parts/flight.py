@@ -6,11 +6,12 @@ those that will be; a request that hangs is sent a second time, and the first an
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -67,8 +68,8 @@ class _Request:
     segments: range
     start: int
     length: int
-    since: float = field(default_factory=time.perf_counter)
-    again: bool = False  # it was sent a second time
+    since: float = math.inf  # when it was sent last
+    again: bool = False  # it is to be sent, or was sent, a second time
 
 
 class Flight:
@@ -244,9 +245,16 @@ class Flight:
     def _carry_out(self, sink: Sink, request: _Request) -> None:
         if sink is not self._sink or self._cancelled:
             return
-        begin, buffer = time.perf_counter(), memoryview(bytearray(request.length))
+        buffer, begin = memoryview(bytearray(request.length)), 0.0
+
+        def sent() -> None:
+            nonlocal begin
+            begin = request.since = time.perf_counter()
+
         try:
-            self._copies.read_into(self.part, request.start, buffer, self._meter, lambda: self._cancelled)
+            self._copies.read_into(
+                self.part, request.start, buffer, self._meter, lambda: self._cancelled, sent
+            )
             self._pace.note(request.length, time.perf_counter() - begin)
             self._land(sink, request, buffer)
         except Exception as error:
