@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from lake.cache import Cache, Lease
+from lake.cache import DOWNLOADS, Cache, Lease
 from lake.errors import BudgetError, IntegrityError
 from lake.format import names, part
 from lake.format.values import Part
@@ -29,7 +29,6 @@ from lake.parts.workers import URGENT, Work, Workers
 from lake.stores.base import Store
 
 REQUEST: Final = 2**20  # bytes that a request is worth
-DOWNLOADS: Final = 8  # requests at once
 FETCHES: Final = 3  # of bytes that turn out not to be what they should be
 
 _OPEN: Final = 256  # parts of a folder that are kept mapped
@@ -39,7 +38,7 @@ class Access:
     """The parts of one version. Thread-safe. `cache` None: a part that must be whole is held in memory."""
 
     def __init__(self, store: Store, cache: Cache | None, stored: pa.Schema) -> None:
-        self.copies = Copies(store)
+        self.copies = Copies(store, None if cache is None else cache.slots)
         self.cache, self._stored = cache, stored
         self.workers = Workers(DOWNLOADS, "lake-request", self._slow)
         self._in_place = store.local_path(names.LAKE) is not None
