@@ -98,14 +98,15 @@ def test_urgent_work_comes_first_and_few_work_at_once() -> None:
     """While it is calm nothing else begins at all; threads end when there is nothing to do."""
     workers = Workers(2, "lake-test")
     done: list[int] = []
-    at_once, most, lock = 0, 0, threading.Lock()
+    at_once, most, lock, together = 0, 0, threading.Lock(), threading.Barrier(2)
 
     def work(number: int) -> None:
         nonlocal at_once, most
         with lock:
             at_once += 1
             most = max(most, at_once)
-        time.sleep(0.005)
+        if number >= 100:
+            together.wait(10)
         with lock:
             at_once -= 1
             done.append(number)
