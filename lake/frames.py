@@ -1,34 +1,44 @@
 """A dataset as what other engines read lazily: a `pyarrow.dataset.Dataset`, a `polars.LazyFrame`.
 
-Columns and conditions that an engine pushes down become those of a scan, so that shards are skipped by their
-statistics and only what is asked for is fetched.
+Engines ask for columns and a filter and want all of it, so rows come shard after shard without a plan or a
+cursor, and threads read ahead. Shards that the filter cannot meet are skipped by their statistics; of the
+others its columns are read first, and the rest only where it leaves rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from lake.scan import Scan
+from lake.bounds import ALL, NONE
+from lake.parts import Meter, width
 from lake.snapshot import Snapshot
 from lake.virtual import VirtualDataset
+from lake.where import Condition, condition
 
 if TYPE_CHECKING:
     import polars
 
-BATCH_BYTES = 16 * 2**20  # raw bytes of a batch handed over, about
+_PIECE_BYTES: Final = 64 * 2**20  # raw, of the columns asked for, that are read at once, about
+_REQUESTS: Final = 8  # pieces of a bucket that are waited for together
+_FEW: Final = 8  # of one row in so many, or fewer, only the record batches that hold them are read
 
 
-def arrow(snapshot: Snapshot) -> VirtualDataset:
-    """The version as a pyarrow dataset, which DuckDB, polars, pandas and Dask read."""
+def arrow(snapshot: Snapshot, meter: Meter | None = None) -> VirtualDataset:
+    """The version as a pyarrow dataset, which DuckDB, polars, pandas and Dask read. `meter` counts what it costs."""
+    counts = meter or Meter()
 
     def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
-        document = snapshot.document
-        rows = BATCH_BYTES * max(1, document.rows) // max(1, document.raw_bytes)
-        yield from Scan(snapshot, columns=columns, where=where, batch_size=max(1, min(rows, 2**17)))
+        yield from _ahead(_Question(snapshot, columns, where, counts))
 
     return VirtualDataset(snapshot.document.schema, read)
 
@@ -38,3 +48,119 @@ def lazy(snapshot: Snapshot) -> polars.LazyFrame:
     import polars
 
     return polars.scan_pyarrow_dataset(arrow(snapshot))
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Rows [start, stop) of a shard; `some`: not all of them may meet the filter."""
+
+    shard: int
+    start: int
+    stop: int
+    some: bool
+
+
+class _Question:
+    """Columns of the rows that meet a filter, in pieces that can be read in any order and thread."""
+
+    def __init__(
+        self, snapshot: Snapshot, columns: Sequence[str], where: pads.Expression | None, meter: Meter
+    ) -> None:
+        self.snapshot, self.columns, self.meter = snapshot, list(columns), meter
+        self._where: Condition | None = None
+        self._filtered: list[str] = []
+        if where is not None:
+            self._where = condition(where, snapshot.document.schema)
+            self._filtered = list(self._where.columns)
+
+    def pieces(self) -> Iterator[_Piece]:
+        """All that may hold rows, in their order."""
+        manifest = self.snapshot.manifest
+        verdicts = np.full(len(manifest), ALL, np.int8)
+        if self._where is not None:
+            verdicts = self._where.verdicts(manifest.stats, manifest.rows)
+        steps = self._steps()
+        for shard in np.flatnonzero(verdicts != NONE).tolist():
+            rows, step = int(manifest.rows[shard]), int(steps[shard])
+            for start in range(0, rows, step):
+                yield _Piece(shard, start, min(start + step, rows), bool(verdicts[shard] != ALL))
+
+    def read(self, piece: _Piece) -> pa.Table:
+        """The rows of a piece that meet the filter."""
+        with self.snapshot.located(piece.shard):
+            if not piece.some or self._where is None:
+                return self._rows(piece, self.columns)
+            met = self._met(self._where, piece)
+            if not self.columns:
+                return _bare(len(met))
+            if len(met) == piece.stop - piece.start:
+                return self._rows(piece, self.columns)
+            if len(met) * _FEW < piece.stop - piece.start:
+                return self._picked(piece, met)
+            return self._rows(piece, self.columns).take(pa.array(met))
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _steps(self) -> np.ndarray:
+        """Of each shard, the rows of its pieces: whole record batches of every part that is read."""
+        manifest, schema = self.snapshot.manifest, self.snapshot.document.schema
+        widths = [width(schema.field(name).type) for name in self.columns]
+        raw = manifest.sizes(self.columns)[1]
+        if None not in widths:
+            raw = np.minimum(raw, sum(each or 0 for each in widths) * manifest.rows)
+        batch = manifest.batch_rows(self.columns, self.snapshot.document.cuts.target)
+        count = np.maximum(1, raw // _PIECE_BYTES)
+        return np.where(count == 1, manifest.rows, -(-manifest.rows // (count * batch)) * batch)
+
+    def _met(self, where: Condition, piece: _Piece) -> np.ndarray:
+        """The rows that meet the filter, counted from the first of the piece."""
+        if not self._filtered:
+            rows = pa.record_batch({"": pa.nulls(piece.stop - piece.start)})
+            return np.flatnonzero(where.mask(rows))
+        batches = self._rows(piece, self._filtered).to_batches()
+        return np.flatnonzero(np.concatenate([where.mask(batch) for batch in batches]))
+
+    def _rows(self, piece: _Piece, columns: Sequence[str]) -> pa.Table:
+        """Columns of all rows of a piece."""
+        reader, shard = self.snapshot.reader, self.snapshot.shard(piece.shard)
+        if not columns:
+            return _bare(piece.stop - piece.start)
+        if piece.stop - piece.start == shard.rows:
+            return reader.whole(shard, columns, self.meter)
+        read = reader.read(shard, columns, [(piece.start, piece.stop)], self.meter)
+        return reader.table(read, columns)
+
+    def _picked(self, piece: _Piece, met: np.ndarray) -> pa.Table:
+        """A few rows of a piece: columns that the filter did not need are read where these rows lie."""
+        reader, shard = self.snapshot.reader, self.snapshot.shard(piece.shard)
+        other = [name for name in self.columns if name not in self._filtered]
+        had = [name for name in self.columns if name in self._filtered]
+        read = reader.table(reader.read(shard, other, piece.start + met, self.meter), other)
+        found = {name: read[name] for name in other}
+        if had:
+            taken = self._rows(piece, had).take(pa.array(met))
+            found |= {name: taken[name] for name in had}
+        fields = [self.snapshot.document.schema.field(name) for name in self.columns]
+        return pa.Table.from_arrays([found[field.name] for field in fields], schema=pa.schema(fields))
+
+
+def _bare(rows: int) -> pa.Table:
+    """So many rows of no columns."""
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+def _ahead(question: _Question) -> Iterator[pa.RecordBatch]:
+    """The batches of all pieces in order, some pieces being read while others are used."""
+    local = question.snapshot.cache is None
+    workers = (os.cpu_count() or 1) if local else _REQUESTS
+    pieces = question.pieces()
+    with ThreadPoolExecutor(workers, "lake-frame") as pool:
+        coming: deque[Future[pa.Table]] = deque()
+        try:
+            coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, workers + 1))
+            while coming:
+                table = coming.popleft().result()
+                coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, 1))
+                yield from table.to_batches()
+        finally:
+            pool.shutdown(cancel_futures=True)

@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Protocol
 
 import duckdb
@@ -24,6 +24,7 @@ import pyarrow.fs as pafs
 
 from lake import sandbox
 from lake.bounds import Bounds, Verdict, certain, compare, is_null, unknown
+from lake.virtual import columns_of
 
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -336,7 +337,7 @@ class _Expression:
     def text(self) -> str:
         return str(self.expression)
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         names = self.schema.names
         try:
@@ -346,7 +347,8 @@ class _Expression:
             raise ValueError(
                 f"where={self.text}: {_first_line(error)}; columns: {', '.join(names)}"
             ) from error
-        return tuple(name for i, name in enumerate(names) if not self._binds(self.schema.remove(i)))
+        used = columns_of(self.expression, self.schema)
+        return tuple(name for name in names if name in used)
 
     def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
         if len(rows) > _EXPRESSION_SHARDS or not len(rows):
@@ -370,13 +372,6 @@ class _Expression:
             [batch], schema=batch.schema, columns={"met": met}, use_threads=False
         ).to_table()
         return table["met"].combine_chunks()
-
-    def _binds(self, schema: pa.Schema) -> bool:
-        try:
-            self._evaluate(_no_rows(schema))
-        except (pa.ArrowException, ValueError):
-            return False
-        return True
 
     def _guarantee(self, held: dict[str, Bounds | None], shard: int) -> pc.Expression:
         """What is known of all rows of a shard, as Arrow's simplification understands it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import duckdb
@@ -10,9 +11,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lake
+from lake import frames
+from lake.errors import IntegrityError
+from lake.parts import Meter
+from lake.parts.kept import Kept
 from lake.repo import Dataset
+from tests.remote import remote_lake
 
 
 @pytest.fixture
@@ -85,3 +93,139 @@ def test_a_pushed_condition_reads_only_the_shards_that_may_meet_it(
 
     assert found["key"].to_list() == ["12345"]
     assert 0 < len(read) <= 4
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, Dataset]:
+    """Light and heavy columns, so two parts a shard: compressed and not, in several record batches."""
+    rows, random = 3_000, np.random.default_rng(0)
+    table = pa.table(
+        {
+            "id": np.arange(rows),
+            "x": pa.array([None if n % 7 == 0 else n % 50 for n in range(rows)], pa.int16()),
+            "label": pa.array([["a", "b", None][n % 3] for n in range(rows)]).dictionary_encode(),
+            "blob": pa.array([random.bytes(900) for _ in range(rows)], pa.large_binary()),
+        }
+    )
+    lk = lake.open(tmp_path_factory.mktemp("mixed"), progress=False)
+    lk.commit("mixed", table, shard_bytes="256KiB", key="id")
+    lk.add_columns("mixed", pa.table({"id": table["id"], "text": [f"row {n // 9}" for n in range(rows)]}))
+    dataset = lk.dataset("mixed")
+    assert {part.codec for part in dataset.snapshot.shard(0).parts} == {"zstd", "none"}
+    return dataset.scan().to_table(), dataset
+
+
+CONDITIONS = st.one_of(
+    st.builds(lambda n: pc.field("id") < n, st.integers(-1, 3_001)),
+    st.builds(lambda n: (pc.field("id") >= n) & (pc.field("id") < n + 5), st.integers(0, 3_000)),
+    st.builds(lambda n: pc.field("x") == n, st.integers(0, 60)),
+    st.just(pc.field("x").is_null()),
+    st.just(pc.field("label") == "b"),
+    st.builds(lambda n: pc.field("text") == f"row {n}", st.integers(0, 400)),
+    st.just(pc.scalar(True)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["id", "x", "label", "blob", "text"]), unique=True),
+    st.none() | CONDITIONS,
+    st.booleans(),
+)
+def test_any_columns_of_any_rows_are_those_of_a_table(
+    mixed: tuple[pa.Table, Dataset], columns: list[str], where: pc.Expression | None, negated: bool
+) -> None:
+    """Whatever statistics rule out, whether few rows are picked or most are kept, and in whichever parts they lie."""
+    table, dataset = mixed
+    where = ~where if where is not None and negated else where
+
+    expected = table if where is None else table.filter(where)
+    batches = list(frames.arrow(dataset.snapshot).read(columns, where))
+
+    assert sum(batch.num_rows for batch in batches) == len(expected)
+    if columns:
+        found = pa.Table.from_batches(batches, expected.select(columns).schema)
+        assert found.equals(expected.select(columns))
+
+
+def test_a_selective_question_fetches_its_shards_and_columns_alone(tmp_path: Path) -> None:
+    """Of a bucket: the bytes of the few shards and of the columns named, whichever engine asks."""
+    rows = 40_000
+    table = pa.table({"id": np.arange(rows), "x": np.random.default_rng(1).random(rows), "n": [5] * rows})
+    blobs = pa.array([np.random.default_rng(n).bytes(300) for n in range(rows)], pa.large_binary())
+    folder = tmp_path / "lake"
+    lake.open(folder, progress=False).commit(
+        "wide", table.append_column("blob", blobs), key=None, shard_bytes="256KiB"
+    )
+    lk = remote_lake(folder, tmp_path / "cache")
+    dataset, meter = lk.dataset("wide"), Meter()
+    where = (pc.field("id") >= 20_000) & (pc.field("id") < 20_400)
+
+    found = frames.arrow(dataset.snapshot, meter).to_table(columns=["x"], filter=where)
+
+    assert found["x"].to_pylist() == table["x"][20_000:20_400].to_pylist()
+    assert meter.bytes_fetched + meter.bytes_from_cache < dataset.snapshot.document.bytes / 50
+    assert lk.sql("select count(*), sum(x) from wide where id >= 20000 and id < 20400").fetchall() == [
+        (400, pytest.approx(pc.sum(found["x"]).as_py()))
+    ]
+
+
+def test_what_was_decoded_is_kept_for_the_next_question(tmp_path: Path) -> None:
+    """A column that had to be decompressed is decompressed once, whoever opens the dataset again."""
+    table = pa.table({"n": np.repeat(np.arange(100), 300), "m": np.repeat(np.arange(300), 100)})
+    lk = lake.open(tmp_path, progress=False)
+    lk.commit("runs", table, key=None, shard_bytes="64KiB")
+    first, second = Meter(), Meter()
+
+    once = frames.arrow(lk.dataset("runs").snapshot, first).to_table(columns=["n"])
+    again = frames.arrow(lk.dataset("runs").snapshot, second).to_table(columns=["n"])
+
+    assert once.equals(again)
+    assert first.decode_seconds > 0
+    assert second.decode_seconds == 0
+
+
+@pytest.mark.parametrize("columns", [["x"], ["label", "text"]])
+def test_damage_is_found_before_a_value_is_used(
+    tmp_path: Path, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flipped bit anywhere in a compressed record batch gives an error, or is none of these columns'."""
+    monkeypatch.setattr("lake.parts.reader._recent", Kept(0))
+    rows = 2_000
+    table = pa.table(
+        {
+            "x": np.repeat(np.random.default_rng(2).integers(0, 99, rows // 4), 4),
+            "label": pa.array(["a", "b"] * (rows // 2)).dictionary_encode(),
+            "text": [f"row {n // 9}" for n in range(rows)],
+        }
+    )
+    lk = lake.open(tmp_path, progress=False)
+    lk.commit("t", table, key=None, shard_bytes="16KiB")
+    sound = frames.arrow(lk.dataset("t").snapshot).to_table(columns=columns)
+    [part] = lk.dataset("t").snapshot.shard(1).parts
+    path = tmp_path / "shards" / part.digest[:2] / f"{part.digest}.arrow"
+    whole, body = path.read_bytes(), part.batches[-1].offset
+    path.chmod(0o644)
+    found = 0
+    for at in range(body, body + part.batches[-1].meta_length + part.batches[-1].length, 61):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        try:
+            read = frames.arrow(lake.open(tmp_path, progress=False).dataset("t").snapshot).to_table(columns)
+        except IntegrityError:
+            found += 1
+        else:
+            assert read.equals(sound)
+
+    assert found > 0
+
+
+def test_rows_that_nobody_pulls_are_not_read(numbers: Dataset) -> None:
+    """Whoever takes the first batches and leaves ends the threads that read ahead."""
+    meter = Meter()
+    reader = iter(frames.arrow(numbers.snapshot, meter).read(["key"], None))
+
+    first = next(reader)
+    reader.close()
+
+    assert first["key"][0].as_py() == "00000"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lake-frame")]

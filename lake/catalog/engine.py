@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, Protocol
@@ -52,6 +52,8 @@ _EXPLAINING: Final = frozenset(  # may come before
     ["explain", "analyze", "format", "default", "json", "text", "yaml", "html", "graphviz", "mermaid"]
 )
 
+_KEPT: Final = 8  # datasets that were asked for last, which stay open
+
 _failures: deque[Exception] = deque(maxlen=16)
 _abandoned: list[object] = []  # databases of a parent process: closing one would wait for threads left behind
 
@@ -71,6 +73,7 @@ class Catalog:
         self._lake = lake
         self._lock = threading.Lock()
         self._root: tuple[int, duckdb.DuckDBPyConnection] | None = None  # and the process that made it
+        self._known: OrderedDict[tuple[str, str], Table] = OrderedDict()  # by name and version
 
     def sql(self, query: str, params: Params = None, **tables: Any) -> duckdb.DuckDBPyRelation:
         """The answer to one SELECT, DESCRIBE, SUMMARIZE, PIVOT or EXPLAIN, computed when it is fetched.
@@ -159,7 +162,17 @@ class Catalog:
                 f'no schema {schema!r}; the name of a dataset is quoted if it has dots: "{schema}.{name}"'
             )
         if not schema:
-            _register_dataset(session, name, self._dataset(name))
+            _register_dataset(session, name, self._opened(self._dataset(name)))
+
+    def _opened(self, dataset: Table) -> Table:
+        """The same version as it was opened before, with the documents and verified parts that it has at hand."""
+        place = dataset.name, dataset.version
+        with self._lock:
+            known = self._known.setdefault(place, dataset)
+            self._known.move_to_end(place)
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return known
 
     def _dataset(self, reference: str) -> Table:
         """The dataset, its name spelled in any case, as SQL has it."""
@@ -226,7 +239,7 @@ def _check_types(query: str, params: Params) -> None:
 def _register(session: duckdb.DuckDBPyConnection, name: str, frame: Any) -> None:
     if name.startswith("_"):
         raise ValueError(f"table {name!r}: names that begin with '_' belong to the catalog")
-    if callable(getattr(frame, "scan", None)) and isinstance(getattr(frame, "schema", None), pa.Schema):
+    if callable(getattr(frame, "arrow", None)) and isinstance(getattr(frame, "schema", None), pa.Schema):
         _register_dataset(session, name, frame)
         return
     try:

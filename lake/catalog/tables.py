@@ -6,43 +6,38 @@ where a statement needs none (`count(*)`), which would otherwise fetch it, often
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from lake.format.values import VersionDocument
 from lake.sandbox import shown_type
 from lake.virtual import VirtualDataset, columns_of
 
-_BATCH_BYTES: Final = 16 << 20  # raw bytes of a batch handed over, about
 _BATCH_ROWS: Final = 1 << 17
-
-
-class _Snapshot(Protocol):
-    @property
-    def document(self) -> VersionDocument: ...
 
 
 class Table(Protocol):
     """What makes a dataset a table."""
 
     @property
-    def snapshot(self) -> _Snapshot: ...
+    def name(self) -> str: ...
 
-    def scan(
-        self, columns: Sequence[str] | None = None, where: Any = None, /, *, batch_size: int = 1024
-    ) -> Iterable[pa.RecordBatch]: ...
+    @property
+    def version(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def arrow(self) -> VirtualDataset: ...
 
 
 def table(dataset: Table) -> tuple[VirtualDataset, str]:
     """The dataset's rows, and the name of the column in front that is not its own."""
-    document = dataset.snapshot.document
-    schema = document.schema
+    source = dataset.arrow()
+    schema = source.schema
     hidden = next(name for i in count() if (name := f"_{i}") not in schema.names)
     fields = [pa.field(hidden, pa.int8()), *(pa.field(f.name, shown_type(f.type)) for f in schema)]
     shown = pa.schema(fields)
@@ -50,29 +45,17 @@ def table(dataset: Table) -> tuple[VirtualDataset, str]:
 
     def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
         if columns == [hidden] and where is None:
-            yield from _blank(document.rows, shown.field(hidden))
+            yield from _blank(len(dataset), shown.field(hidden))
             return
         own = [name for name in columns if name != hidden]
-        batches, where = _scan(dataset, own, where, shown, altered)
-        for batch in batches:
+        used = columns_of(where, shown) if where is not None and altered else set()
+        left = where if used & altered else None  # the filter, where it is on values as they are shown
+        asked = own if left is None else own + sorted(used - set(own))
+        for batch in source.read(asked, None if left is not None else where):
             kept = _show(batch, shown, hidden if hidden in columns else None)
-            yield (kept if where is None else kept.filter(where)).select(columns)
+            yield (kept if left is None else kept.filter(left)).select(columns)
 
     return VirtualDataset(shown, read), hidden
-
-
-def _scan(
-    dataset: Table, own: list[str], where: pads.Expression | None, shown: pa.Schema, altered: set[str]
-) -> tuple[Iterable[pa.RecordBatch], pads.Expression | None]:
-    """A scan that gives at least these columns, and the filter that is left to apply to its batches."""
-    document = dataset.snapshot.document
-    used = set() if where is None else columns_of(where, shown)
-    if where is not None and not used & altered:
-        asked = own or [_cheapest(document.schema)]
-        with suppress(NotImplementedError):  # a filter that the scan does not understand
-            return dataset.scan(asked, where, batch_size=_batch_rows(document, asked)), None
-    asked = own + sorted(used - set(own)) or [_cheapest(document.schema)]
-    return dataset.scan(asked, batch_size=_batch_rows(document, asked)), where
 
 
 def _show(batch: pa.RecordBatch, shown: pa.Schema, hidden: str | None) -> pa.RecordBatch:
@@ -93,25 +76,3 @@ def _blank(rows: int, field: pa.Field) -> Iterator[pa.RecordBatch]:
     whole = pa.array(np.zeros(min(rows, _BATCH_ROWS), np.int8))
     for start in range(0, rows, _BATCH_ROWS):
         yield pa.RecordBatch.from_arrays([whole[: rows - start]], schema=pa.schema([field]))
-
-
-def _batch_rows(document: VersionDocument, columns: Sequence[str]) -> int:
-    """How many rows of these columns make a batch: where widths differ, by the mean of the whole row."""
-    widths = [_width(document.schema.field(name).type) for name in columns]
-    mean = document.raw_bytes // max(document.rows, 1)
-    width = mean if None in widths else min(sum(w for w in widths if w), mean)
-    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(width, 1)))
-
-
-def _width(type: pa.DataType) -> int | None:  # noqa: A002
-    """Raw bytes of a value, at least one; None where values differ."""
-    try:
-        return max(int(type.bit_width) // 8, 1)
-    except ValueError:
-        return None
-
-
-def _cheapest(schema: pa.Schema) -> str:
-    """The column that is least to read, for rows of which no column is wanted."""
-    widths = {field.name: _width(field.type) or 1 << 20 for field in schema}
-    return str(min(widths, key=widths.__getitem__))

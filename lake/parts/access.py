@@ -96,6 +96,15 @@ class Access:
         self._see(opened.part, index, columns)
         return batch
 
+    def batches(self, opened: Opened, columns: Sequence[str]) -> list[pa.RecordBatch]:
+        """Columns of all record batches of an open part that is `together`, as stored."""
+        every = range(len(opened.part.batches))
+        unseen = [index for index in every if not self._has_seen(opened.part, index, columns)]
+        found = opened.batches(columns, unseen)
+        for index in unseen:
+            self._see(opened.part, index, columns)
+        return found
+
     # --- having parts open --------------------------------------------------------------------
 
     def costs_less_whole(self, one: Part, columns: Sequence[str], batches: int) -> bool:

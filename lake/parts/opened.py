@@ -46,6 +46,16 @@ class Opened:
         with self._lock:
             return self._source.get_batch(index).select(list(columns))
 
+    @property
+    def together(self) -> bool:
+        """Whether `batches` may be asked for."""
+        return not self.mapped and bool(self._source.consecutive)
+
+    def batches(self, columns: Sequence[str], unseen: Sequence[int]) -> list[pa.RecordBatch]:
+        """Columns of all record batches, as stored, decoded in one go; `unseen` ones are verified."""
+        found: list[pa.RecordBatch] = self._source.batches(columns, unseen)
+        return found
+
 
 def open_size(one: Part) -> int:
     """Bytes that the decoded form of a part takes at most: its values, padding and descriptions."""

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from lake.parts.opened import Opened
 from lake.refs import Refs
 
 _KEPT: Final = 128 * 2**20  # bytes of columns kept decoded, of record batches that were wanted in part
+_RECENT: Final = (
+    512 * 2**20
+)  # bytes of whole columns that had to be decoded, for all that this process queries
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Run: TypeAlias = tuple[int, int]  # rows [start, stop) of a shard
@@ -102,6 +105,38 @@ class PartReader:
         ]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
 
+    def whole(self, shard: Shard, columns: Sequence[str], meter: Meter | None = None) -> pa.Table:
+        """All of a shard's rows in these columns. What had to be decoded is kept for whoever asks next.
+
+        Raises:
+            IntegrityError: stored bytes differ from their digests.
+        """
+        meter = meter or Meter()
+        found: dict[str, Any] = {}
+        for one in shard.parts:
+            held = [name for name in columns if name in one.fields]
+            known = {name: _recent.get((one.digest, name, self.schema.field(name).type)) for name in held}
+            found.update({name: chunk.array for name, chunk in known.items() if chunk is not None})
+            if missing := [name for name in held if known[name] is None]:
+                found.update(self._all(one, missing, meter))
+        fields = [self.schema.field(name) for name in columns]
+        arrays = [
+            found[field.name] if field.name in found else pa.nulls(shard.rows, field.type) for field in fields
+        ]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields, self.schema.metadata))
+
+    def _all(self, one: Part, columns: Sequence[str], meter: Meter) -> dict[str, pa.ChunkedArray]:
+        """Columns of a whole part; those that had to be decoded in one piece each, which is kept."""
+        read, mapped = self._chunks(one, range(len(one.batches)), columns, meter)
+        found = {}
+        for name, chunks in zip(columns, read, strict=True):
+            arrays = [chunk.array for chunk in chunks]
+            if not mapped:
+                arrays = [pa.concat_arrays(arrays)]
+                _recent.put((one.digest, name, arrays[0].type), Chunk(arrays[0]))
+            found[name] = pa.chunked_array(arrays)
+        return found
+
     def chunks(
         self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter, *, partly: bool = False
     ) -> list[list[Chunk]]:
@@ -147,6 +182,10 @@ class PartReader:
         if all(chunk is not None for chunks in found for chunk in chunks):
             return found  # type: ignore[return-value]
         begin = time.perf_counter()
+        if opened.together and len(indices) == len(opened.part.batches) > 1:
+            batches = self.access.batches(opened, columns)
+            meter.add(decode_seconds=time.perf_counter() - begin)
+            return [[self._finished(batch, name) for batch in batches] for name in columns]
         for at, index in enumerate(indices):
             missing = [number for number, chunks in enumerate(found) if chunks[at] is None]
             if missing:
@@ -211,10 +250,13 @@ def _cut(chunks: Mapping[int, Chunk], spans: Sequence[tuple[int, int, int, int]]
 
 
 _readers: weakref.WeakSet[PartReader] = weakref.WeakSet()
+_recent = Kept(_RECENT)
 
 
 def _forget() -> None:
     """A forked child reads anew: its parent's leases and locks are its parent's."""
+    global _recent
+    _recent = Kept(_RECENT)
     for reader in list(_readers):
         reader._reset()
 

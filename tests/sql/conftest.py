@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,44 +12,38 @@ import pytest
 
 from lake.catalog import Catalog
 from lake.errors import NotFoundError
+from lake.virtual import VirtualDataset
 
 
 @dataclass
 class HandMade:
-    """A dataset whose rows are a table; `asked` lists the columns and filters of its scans."""
+    """A dataset whose rows are a table; `asked` lists the columns and filters that it was read with."""
 
     rows: pa.Table
     step: int = 1 << 20
     asked: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
     given: int = 0  # rows handed out
-    open: int = 0  # scans that are not closed
+    open: int = 0  # readings that are not closed
+    name: str = ""
+    version: str = field(default_factory=lambda: uuid.uuid4().hex)
     failure: Exception | None = None
-    filters: bool = True  # whether a scan takes a filter
 
     @property
     def schema(self) -> pa.Schema:
         return self.rows.schema
 
-    @property
-    def snapshot(self) -> Any:
-        rows = self.rows
-        return SimpleNamespace(
-            document=SimpleNamespace(schema=rows.schema, rows=len(rows), raw_bytes=rows.nbytes)
-        )
+    def __len__(self) -> int:
+        return len(self.rows)
 
-    def scan(
-        self, columns: Sequence[str] | None = None, where: Any = None, /, *, batch_size: int = 1024
-    ) -> Iterator[pa.RecordBatch]:
-        if where is not None and not self.filters:
-            raise NotImplementedError
-        return self._batches(tuple(columns or self.rows.column_names), where, batch_size)
+    def arrow(self) -> VirtualDataset:
+        return VirtualDataset(self.rows.schema, lambda columns, where: self._batches(tuple(columns), where))
 
-    def _batches(self, names: tuple[str, ...], where: Any, batch_size: int) -> Iterator[pa.RecordBatch]:
+    def _batches(self, names: tuple[str, ...], where: Any) -> Iterator[pa.RecordBatch]:
         self.asked.append((names, None if where is None else str(where)))
         kept = (self.rows if where is None else self.rows.filter(where)).select(names)
         self.open += 1
         try:
-            for batch in kept.to_batches(max_chunksize=min(self.step, batch_size)):
+            for batch in kept.to_batches(max_chunksize=self.step):
                 self.given += batch.num_rows
                 yield batch
                 if self.failure is not None:

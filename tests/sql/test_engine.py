@@ -79,25 +79,16 @@ def test_a_filter_reaches_the_scan(lk: HandMadeLake, birds: HandMade):
         assert birds.given == rows, condition
 
 
-def test_a_filter_that_the_scan_does_not_take_is_applied_here(lk: HandMadeLake, birds: HandMade):
-    """Then all rows are read, of the columns that are wanted or compared, and the answer is the same."""
-    birds.filters = False
-
-    assert lk.sql("select id from birds where label = 'jay' and id < 9").fetchall() == [(3,), (7,)]
-    assert lk.sql("select count(*) from birds where id >= 90").fetchall() == [(10,)]
-    assert birds.asked == [(("id", "label"), None), (("id",), None)]
-
-
 def test_counting_reads_no_rows(lk: HandMadeLake, birds: HandMade):
     """`count(*)` comes from the version document, not from the first column, which may hold images."""
     assert lk.sql("select count(*) from birds").fetchall() == [(100,)]
     assert birds.asked == []
 
 
-def test_counting_with_a_filter_reads_the_cheapest_column(lk: HandMadeLake, birds: HandMade):
-    """No column is wanted, so none is read beside those that the filter needs."""
+def test_counting_with_a_filter_asks_for_no_column(lk: HandMadeLake, birds: HandMade):
+    """None is read beside those that the filter needs."""
     assert lk.sql("select count(*) from birds where id >= 90").fetchall() == [(10,)]
-    assert [columns for columns, _ in birds.asked] == [("label",)]
+    assert [columns for columns, _ in birds.asked] == [()]
 
 
 def test_a_limit_ends_the_scan(lk: HandMadeLake, birds: HandMade):
