@@ -43,6 +43,7 @@ class Draft:
     rows_removed: int = 0
     bytes_new: int = 0
     bytes_reused: int = 0
+    anew: bool = False  # to be stored though the base says the same, because what that needs is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +199,9 @@ def conflict(name: str, why: str, base: Base, *, retryable: bool = False) -> Con
 
 
 def _changes_nothing(draft: Draft, base: Base) -> bool:
-    return (
-        draft.document is not None and base.document is not None and draft.document.data == base.document.data
-    )
+    if draft.anew or draft.document is None or base.document is None:
+        return False
+    return draft.document.data == base.document.data
 
 
 def _claim_txn(refs: Refs, name: str, base: Base, txn: str) -> LogEntry | None:
@@ -220,7 +221,7 @@ def _entry(refs: Refs, guard: Guard, name: str, base: Base, draft: Draft, signat
     if draft.document is not None:
         document = version.encode_version(draft.document)
         version_id = version.version_id(document)
-        if version_id != base.version:
+        if version_id != base.version or draft.anew:
             guard.put(names.version_keys(name, version_id), document)
     previous = base.entry.time if base.entry else ""
     return LogEntry(

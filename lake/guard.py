@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -61,10 +61,11 @@ def _kind_of(key: object) -> str | None:
 class Guard:
     """Objects that one writer relies on. Thread-safe; made anew for each commit."""
 
-    def __init__(self, store: Store, grace: float) -> None:
+    def __init__(self, store: Store, grace: float, damaged: Collection[str] = ()) -> None:
         self.store = store
         self.grace = max(grace, LEAST_GRACE)  # seconds
         self._lock = threading.Lock()
+        self._damaged = damaged  # keys of copies that are as good as condemned
         self._relied: dict[str, Keys] = {}  # base key -> its generations
         self._secured: set[str] = set()  # base keys of those whose bytes are not at hand
         self._condemned: frozenset[str] = frozenset()
@@ -172,7 +173,7 @@ class Guard:
     def _read_lists(self) -> float:
         """Read every list there is; the time at which that began."""
         began = self.store.now()
-        listed: set[str] = set()
+        listed = set(self._damaged)
         for found in self.store.list(names.CONDEMNED):
             listed.update(read_list(self.store, found.key))
         self._condemned = frozenset(listed)

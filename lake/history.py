@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lake import resolve
@@ -24,7 +25,7 @@ def tag(
         VersionExpired: parts of the version were collected.
     """
     key = names.tag_key(name, label)
-    found = _put_root(refs, name, entry, key, signature, single_writer=single_writer)
+    found = put_root(refs, name, entry, key, signature, single_writer=single_writer)
     if found is not None and found.get("version") != entry.version:
         raise ConflictError(
             f"{name!r} has the tag {label!r} on {str(found.get('version'))[:12]} since {found.get('time')} "
@@ -35,7 +36,7 @@ def tag(
 def pin(refs: Refs, name: str, entry: LogEntry, signature: Signature, *, single_writer: bool) -> None:
     """Protect a version from gc, whatever becomes of its log entry."""
     assert entry.version is not None
-    _put_root(refs, name, entry, names.pin_key(name, entry.version), signature, single_writer=single_writer)
+    put_root(refs, name, entry, names.pin_key(name, entry.version), signature, single_writer=single_writer)
 
 
 def untag(refs: Refs, name: str, label: str) -> None:
@@ -154,10 +155,21 @@ class _Replacement:
         )
 
 
-def _put_root(
-    refs: Refs, name: str, entry: LogEntry, key: str, signature: Signature, *, single_writer: bool
+def put_root(
+    refs: Refs,
+    name: str,
+    entry: LogEntry,
+    key: str,
+    signature: Signature,
+    *,
+    single_writer: bool,
+    says: Mapping[str, Any] | None = None,
+    holds: Callable[[Mapping[str, Any]], bool] = lambda found: True,
 ) -> dict[str, Any] | None:
-    """Make a tag or pin of the version; what stands there already, if it is of the dataset's present life."""
+    """Make a tag, pin or derived pointer of the version, unless one stands there; that one is returned.
+
+    One of an earlier life of the dataset, or that no longer holds, is overwritten. `says`: further members.
+    """
     assert entry.version is not None
     guard = Guard(refs.store, prepare(refs, single_writer=single_writer).grace)
     guard.secure(objects_of(refs, name, entry.version, refs.version(name, entry.version)))
@@ -171,14 +183,15 @@ def _put_root(
             "message": signature.message,
             "needs": documents.NO_NEEDS,
         }
+        | dict(says or {})
     )
     with guard.root():
         if refs.store.put_new(key, document):
             return None
     found = refs.document(key, "born", "version")
-    if found.get("born") == entry.born:
+    if found.get("born") == entry.born and holds(found):
         return found
-    with guard.root():  # left over from before the dataset was removed
+    with guard.root():
         refs.store.put(key, document)
     return None
 

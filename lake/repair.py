@@ -1,8 +1,9 @@
 """Mend what `verify` finds: fetch sound bytes from elsewhere, or give up what is lost in a new version.
 
 Nothing is edited in place and nothing is deleted. What a sound copy is found of, in another store, in the
-cache or under another dataset, is stored beside the damaged one as a further generation. Only if told to drop
-does it write a new version without the shards that are lost; the versions before it stay as they are.
+cache or under another dataset, is stored beside the damaged one as a further generation; what a pipeline
+derived is computed again. Only if told to drop does it write a new version without the shards that are lost;
+the versions before it stay as they are.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAMED = 5  # lost objects that the log's message names
 class Repair:
     """What was done, or with `dry_run` would be."""
 
-    fetched: tuple[str, ...]  # keys of which a sound copy was found and stored
+    fetched: tuple[str, ...]  # keys of which a sound copy was found, or computed, and stored
     lost: tuple[Problem, ...]  # what is still damaged
     rows_lost: int  # of the head: in shards that the new version is without
     entry: LogEntry | None  # the log entry of the new version
@@ -45,12 +46,15 @@ def repair(
     *,
     source: Store | None = None,
     cache: Cache | None = None,
+    recompute: Callable[[], object] | None = None,
     drop: bool = False,
     dry_run: bool = True,
     single_writer: bool = False,
     progress: bool | None = None,
 ) -> Repair:
     """Mend a dataset's damage from `source` (another copy of the lake) and `cache`; then, if told, drop the rest.
+
+    `recompute` stores what a pipeline gives once more, if anything is lost then.
 
     Raises:
         IntegrityError: nothing of the dataset's present life can be read any more.
@@ -71,6 +75,12 @@ def repair(
         found = verify(
             refs, level="full", name=name, progress=progress
         )  # a mended segment may name lost parts
+    if recompute is not None and guard is not None and found.problems:
+        before = [problem.key for problem in found.problems]
+        recompute()
+        found = verify(refs, level="full", name=name, progress=progress)
+        still = {problem.key for problem in found.problems}
+        fetched += [key for key in before if key not in still]
     lost = tuple(problem for problem in found.problems if guard is not None or problem.key not in fetched)
     salvage = _Salvage.of(refs, name, lost) if lost and drop else None
     if salvage is None or salvage.is_whole:
@@ -189,7 +199,7 @@ class _Salvage:
         keys = tuple(problem.key for problem in lost)
         digests = {parsed.digest for key in keys if (parsed := names.parse_key(key))}
         changed = 0  # rows by which the head is larger than the version at hand
-        for entry in _readable(refs, name, head):
+        for entry in _readable(refs, name, head, keys):
             if entry.version not in digests and entry.operation != log.EXPIRED:
                 document = refs.version(name, str(entry.version))
                 shards = tuple(_sound_shards(refs, document, digests))
@@ -235,15 +245,13 @@ class _Salvage:
         )
 
 
-def _readable(refs: Refs, name: str, head: Base) -> Iterator[LogEntry]:
-    """The entries of the present life that can be read, newest first."""
+def _readable(refs: Refs, name: str, head: Base, lost: Collection[str]) -> Iterator[LogEntry]:
+    """The entries of the present life that are not among the `lost` keys, newest first."""
     for seq in range(head.seq, head.born - 1, -1):
-        try:
+        if names.log_key(name, seq) not in lost:
             entry = refs.entry(name, seq)
-        except (NotFoundError, FormatError, IntegrityError):
-            continue
-        if entry.version is not None:
-            yield entry
+            if entry.version is not None:
+                yield entry
 
 
 def _sound_shards(refs: Refs, document: VersionDocument, lost: Collection[str | None]) -> Iterator[Shard]:

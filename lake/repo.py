@@ -17,6 +17,7 @@ import pyarrow.dataset as pads
 from lake import (
     config,
     edit,
+    derive,
     expire,
     frames,
     gc,
@@ -36,6 +37,7 @@ from lake.commit import Signature, conflict, prepare
 from lake.compute import compute_columns
 from lake.convert import Source, read
 from lake.diff import Diff, diff
+from lake.derive import Derivation
 from lake.errors import NotFoundError
 from lake.export import export
 from lake.format import names
@@ -228,6 +230,47 @@ class Lake:
 
     # --- looking up ---------------------------------------------------------------------------
 
+    def derive(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        *,
+        tag: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        recipe: Any = None,
+        message: str | None = None,
+        shard_bytes: int | str = "64MiB",
+    ) -> Dataset:
+        """The dataset that a pipeline of samples gives: computed if this is the first time, else found.
+
+        What is found is the version that the same pipeline, by its fingerprint, gave before: the same data, stages,
+        parameters and code of functions. Otherwise epoch 0 of the pipeline is committed over the head. A version
+        that was expired, or lost objects, is computed again.
+
+        Args:
+            name: the dataset; made if it does not exist, and not one that the pipeline reads.
+            pipeline: its items are samples `(key, {field: value})`. Where it was iterated to makes no difference.
+            tag: enters the fingerprint, and stands for what cannot be pinned down.
+            meta, recipe: JSON kept with a version that is computed now; one that is found keeps its own.
+            shard_bytes: raw bytes of a shard that is computed now.
+
+        Raises:
+            NotReproducibleError: a seed that nobody chose, or a value that cannot be pinned down; names the stage.
+        """
+        entry = derive.derive(
+            self.refs,
+            name,
+            pipeline,
+            tag=tag,
+            meta=meta,
+            recipe=recipe,
+            message=message,
+            shard_bytes=shard_bytes,
+            single_writer=self.single_writer,
+            progress=self.progress,
+        )
+        return Dataset(self, Snapshot(self.refs, None if self._in_place else self.cache, name, entry))
+
     def datasets(self) -> list[str]:
         """Names of the datasets, sorted."""
         return self.refs.datasets()
@@ -386,21 +429,32 @@ class Lake:
         source: str | os.PathLike[str] | Lake | None = None,
         drop: bool = False,
         dry_run: bool = True,
+        pipeline: Pipeline | None = None,
+        tag: str | None = None,
         message: str | None = None,
     ) -> Repair:
         """Mend a dataset's damage with sound bytes from `source` (another copy of the lake, or its URL) or the cache.
 
-        `drop`: what is lost for good is given up by a new version without those shards. Nothing is edited in
-        place or deleted; without `dry_run=False` nothing changes at all.
+        `pipeline`, with the `tag` it had: by which the dataset was derived; what the others have not is computed
+        again. `drop`: what is lost for good is given up by a new version without those shards. Nothing is edited
+        in place or deleted; without `dry_run=False` nothing changes at all.
+
+        Raises:
+            NotFoundError: no version of the dataset was derived by that pipeline.
         """
         return repair.repair(
             self.refs,
+        recompute = None
+        if pipeline is not None:
+            derive.check_derived(self.refs, resolve.split(name)[0], pipeline, tag)
+            recompute = partial(self.derive, resolve.split(name)[0], pipeline, tag=tag, message=message)
             resolve.split(name)[0],
             Signature.of(None, message),
             source=self._store_of(source),
             cache=None if self._in_place else self.cache,
             drop=drop,
             dry_run=dry_run,
+            recompute=recompute,
             single_writer=self.single_writer,
             progress=self.progress,
         )
@@ -609,6 +663,12 @@ class Dataset:
 
     def vocab(self, column: str) -> list[Any]:
         """The values of a dictionary column, in the order of their codes."""
+    def derivations(self) -> list[Derivation]:
+        """The pipelines that gave this version through `derive`, with what they read; oldest first."""
+        refs = self.lake.refs
+        head = refs.head(self.name)
+        return [] if head is None else derive.derivations(refs, self.name, head, self.version)
+
         try:
             return list(self.snapshot.document.vocab[column])
         except KeyError:

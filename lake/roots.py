@@ -21,7 +21,11 @@ from lake.stores.base import Store
 
 POINTERS = ("tag", "pin", "derived")
 _POINTER_FIELDS = {"version", "seq", "born", "time", "author", "message", "needs"}
-_FIELDS = {"tag": _POINTER_FIELDS, "pin": _POINTER_FIELDS, "derived": _POINTER_FIELDS | {"sources"}}
+_FIELDS = {
+    "tag": _POINTER_FIELDS,
+    "pin": _POINTER_FIELDS,
+    "derived": _POINTER_FIELDS | {"sources", "pipeline", "tag"},
+}
 _PART = "parts.list.element."
 
 Roots = Mapping[str, frozenset[str]]  # dataset -> version ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import EllipsisType
@@ -14,7 +14,7 @@ import pyarrow as pa
 from lake.commit import Draft, Signature, conflict, find_txn, land, prepare
 from lake.config import parse_bytes
 from lake.convert import SortedByClass, Source
-from lake.errors import ConflictError, NotFoundError, SchemaError
+from lake.errors import ConflictError, IntegrityError, NotFoundError, SchemaError
 from lake.format import cuts, documents, draft, names, schema
 from lake.format.segment import tail_to_merge
 from lake.format.values import Cuts, LogEntry, Shard, VersionDocument
@@ -86,14 +86,21 @@ def request(
 
 
 def write(
-    refs: Refs, asked: Request, read: Callable[..., Source], *, single_writer: bool, progress: bool | None
+    refs: Refs,
+    asked: Request,
+    read: Callable[..., Source],
+    *,
+    single_writer: bool,
+    progress: bool | None,
+    damaged: Collection[str] | None = None,
 ) -> LogEntry:
     """The log entry of the version that what `read` gives became; the head's where that held the same already.
 
     The head is looked at before `read(key=)` is called, and the lake is made, if there is none, after it. Whatever is
-    raised, the head is where it was.
+    raised, the head is where it was. `damaged`: keys of copies that count as absent, for an overwrite that stores
+    everything again and takes nothing over.
     """
-    start = _head_seen(refs, asked.name)
+    start = _head_seen(refs, asked.name) if damaged is None else _head_left(refs, asked.name)
     if asked.signature.given and (earlier := find_txn(refs, asked.name, asked.signature.txn)) is not None:
         return earlier
     expect = asked.expect if isinstance(asked.expect, str) else None
@@ -101,8 +108,8 @@ def write(
         raise conflict(asked.name, f"expected {expect[:12]} to be the head", start)
     source = read(key=_key_asked(asked, start))
     info = prepare(refs, single_writer=single_writer)
-    guard = Guard(refs.store, info.grace)
-    shards = _shards_to_look_at(refs, start.document, asked.mode)
+    guard = Guard(refs.store, info.grace, damaged or ())
+    shards = _shards_to_look_at(refs, start.document, asked.mode) if damaged is None else []
     aim = aim_at(start.document, shards, source, asked)
     vocab, classes = VocabBuilder(aim.schema, source.vocab), SortedByClass(aim.key)
     writer = ShardWriter(
@@ -124,7 +131,7 @@ def write(
         raise ValueError(
             f"nothing to commit to {asked.name!r}: the input has no rows (schema= commits an empty dataset)"
         )
-    change = Change(refs, guard, asked, start, shards, aim, made, vocab)
+    change = Change(refs, guard, asked, start, shards, aim, made, vocab, anew=damaged is not None)
     entry = land(refs, guard, asked.name, start, change, asked.signature, expect=expect)
     for note in (*source.notes, *_retyped(start.document, aim), classes.warning()):
         if note:
@@ -181,6 +188,7 @@ class Change:
     aim: Aim
     made: Ingested
     vocab: VocabBuilder
+    anew: bool = False
 
     def __call__(self, base: Base) -> Draft:
         moved = base.seq != self.start.seq
@@ -190,7 +198,7 @@ class Change:
             document, segments = self._after(base.document, base)
             removed = 0
         else:
-            document, segments = self._instead(None if moved else base.document)
+            document, segments = self._instead(None if moved or self.anew else base.document)
             removed = base.document.rows if base.document else 0
         return Draft(
             operation=self.asked.mode,
@@ -200,6 +208,7 @@ class Change:
             rows_removed=removed,
             bytes_new=self.made.bytes_new,
             bytes_reused=self.made.bytes_reused,
+            anew=self.anew,
         )
 
     def _instead(self, old: VersionDocument | None) -> tuple[VersionDocument, draft.Segments]:
@@ -253,6 +262,14 @@ def _head_seen(refs: Refs, name: str) -> Base:
     except NotFoundError:
         return Base(0, 1, None, None)
     return refs.base(name)
+
+
+def _head_left(refs: Refs, name: str) -> Base:
+    """The head, without its document if that is lost."""
+    try:
+        return refs.base(name)
+    except (NotFoundError, IntegrityError):
+        return refs.base(name, document=False)
 
 
 def _shards_to_look_at(refs: Refs, old: VersionDocument | None, mode: Mode) -> Sequence[Shard]:

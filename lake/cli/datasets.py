@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -93,9 +94,10 @@ def ls(url: Url = None, as_json: Json = False) -> None:
 
 @command("info", "lake info birds", "lake info birds@#3 --json")
 def info(name: Name, url: Url = None, as_json: Json = False) -> None:
-    """Show what a version of a dataset is: size, key, columns, meta and recipe."""
+    """Show what a version of a dataset is: size, key, columns, meta, recipe and what it was derived from."""
     ds = lake.open(url).dataset(name)
     document = ds.snapshot.document
+    derived = ds.derivations()
     record: dict[str, Any] = {
         "dataset": ds.name,
         "version": ds.version,
@@ -111,10 +113,15 @@ def info(name: Name, url: Url = None, as_json: Json = False) -> None:
     }
     columns = [{"column": f.name, "type": str(f.type), "nullable": f.nullable} for f in ds.schema]
     if as_json:
-        print_json(record | {"columns": columns})
+        print_json(record | {"derived": [asdict(each) for each in derived], "columns": columns})
         return
-    print_record(record)
+    said = [f"{each.pipeline}, of {_versions(each.sources)}" for each in derived]
+    print_record(record | ({"derived": "; ".join(said)} if said else {}))
     print_rows(columns, ("column", "type", "nullable"))
+
+
+def _versions(sources: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}@{version[:12]}" for name, version in sources.items()) or "no dataset"
 
 
 @command("head", "lake head birds", "lake head birds@v1 -n 3 --json")
