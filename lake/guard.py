@@ -63,9 +63,9 @@ class Guard:
 
     def __init__(self, store: Store, grace: float, damaged: Collection[str] = ()) -> None:
         self.store = store
+        self._damaged = damaged  # keys of copies that are as good as condemned
         self.grace = max(grace, LEAST_GRACE)  # seconds
         self._lock = threading.Lock()
-        self._damaged = damaged  # keys of copies that are as good as condemned
         self._relied: dict[str, Keys] = {}  # base key -> its generations
         self._secured: set[str] = set()  # base keys of those whose bytes are not at hand
         self._condemned: frozenset[str] = frozenset()

@@ -16,8 +16,8 @@ import pyarrow.dataset as pads
 
 from lake import (
     config,
-    edit,
     derive,
+    edit,
     expire,
     frames,
     gc,
@@ -36,8 +36,8 @@ from lake.columns import add_columns, update_rows
 from lake.commit import Signature, conflict, prepare
 from lake.compute import compute_columns
 from lake.convert import Source, read
-from lake.diff import Diff, diff
 from lake.derive import Derivation
+from lake.diff import Diff, diff
 from lake.errors import NotFoundError
 from lake.export import export
 from lake.format import names
@@ -228,8 +228,6 @@ class Lake:
         )
         return replace(made, bytes_new=0, bytes_reused=made.bytes)
 
-    # --- looking up ---------------------------------------------------------------------------
-
     def derive(
         self,
         name: str,
@@ -270,6 +268,8 @@ class Lake:
             progress=self.progress,
         )
         return Dataset(self, Snapshot(self.refs, None if self._in_place else self.cache, name, entry))
+
+    # --- looking up ---------------------------------------------------------------------------
 
     def datasets(self) -> list[str]:
         """Names of the datasets, sorted."""
@@ -427,10 +427,10 @@ class Lake:
         name: Reference,
         *,
         source: str | os.PathLike[str] | Lake | None = None,
-        drop: bool = False,
-        dry_run: bool = True,
         pipeline: Pipeline | None = None,
         tag: str | None = None,
+        drop: bool = False,
+        dry_run: bool = True,
         message: str | None = None,
     ) -> Repair:
         """Mend a dataset's damage with sound bytes from `source` (another copy of the lake, or its URL) or the cache.
@@ -442,19 +442,19 @@ class Lake:
         Raises:
             NotFoundError: no version of the dataset was derived by that pipeline.
         """
-        return repair.repair(
-            self.refs,
         recompute = None
         if pipeline is not None:
             derive.check_derived(self.refs, resolve.split(name)[0], pipeline, tag)
             recompute = partial(self.derive, resolve.split(name)[0], pipeline, tag=tag, message=message)
+        return repair.repair(
+            self.refs,
             resolve.split(name)[0],
             Signature.of(None, message),
             source=self._store_of(source),
             cache=None if self._in_place else self.cache,
+            recompute=recompute,
             drop=drop,
             dry_run=dry_run,
-            recompute=recompute,
             single_writer=self.single_writer,
             progress=self.progress,
         )
@@ -661,14 +661,14 @@ class Dataset:
         """What `commit(recipe=)` kept with the version."""
         return self.snapshot.document.recipe
 
-    def vocab(self, column: str) -> list[Any]:
-        """The values of a dictionary column, in the order of their codes."""
     def derivations(self) -> list[Derivation]:
         """The pipelines that gave this version through `derive`, with what they read; oldest first."""
         refs = self.lake.refs
         head = refs.head(self.name)
         return [] if head is None else derive.derivations(refs, self.name, head, self.version)
 
+    def vocab(self, column: str) -> list[Any]:
+        """The values of a dictionary column, in the order of their codes."""
         try:
             return list(self.snapshot.document.vocab[column])
         except KeyError:
