@@ -14,7 +14,7 @@ from functools import partial
 
 from lake.cache import Cache
 from lake.commit import Draft, Signature, conflict, land, prepare
-from lake.errors import FormatError, IntegrityError, LakeError, NotFoundError
+from lake.errors import IntegrityError, LakeError, NotFoundError
 from lake.format import documents, draft, log, names
 from lake.format.manifest import Manifest
 from lake.format.values import LogEntry, Shard, VersionDocument

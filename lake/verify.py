@@ -36,6 +36,7 @@ Kind = Literal["missing", "truncated", "altered", "unreadable"]
 LEVELS: tuple[Level, ...] = ("refs", "exists", "sample", "full")
 SAMPLE = 0.05  # of the parts of each segment
 _READERS = 4  # parts read at once
+_FETCHES = 3  # of bytes that look damaged: on their way they may have been cut short or altered, too
 _LAST = {"version": b"}}", "segment": b"PAR1"}  # how whole ones end
 
 
@@ -182,7 +183,7 @@ class _Verifier:
         key = names.log_key(name, seq)
         self.objects += 1
         try:
-            entry = log.decode_entry(self.store.get(key), key)
+            entry = log.decode_entry(self._document(key), key)
         except (NotFoundError, FormatError) as error:
             self._note(key, "missing" if isinstance(error, NotFoundError) else "unreadable")
             return None
@@ -194,7 +195,7 @@ class _Verifier:
     def _pointer(self, key: str, parsed: names.ParsedKey, life: int) -> set[str]:
         self.objects += 1
         try:
-            pointer = decode_pointer(key, parsed.kind, self.store.get(key))
+            pointer = decode_pointer(key, parsed.kind, self._document(key))
         except NotFoundError:  # taken away since it was listed
             return set()
         except FormatError:
@@ -208,7 +209,7 @@ class _Verifier:
         key = names.name_key(name)
         self.objects += 1
         try:
-            spelled = documents.parse(self.store.get(key), key).get("name")
+            spelled = documents.parse(self._document(key), key).get("name")
         except NotFoundError:
             self._note(key, "missing", versions)
         except FormatError:
@@ -274,9 +275,10 @@ class _Verifier:
         def one(part: Part) -> tuple[Part, str, Kind | None]:
             kinds = []
             for copy in self._copies(names.part_keys(part.digest), part.bytes):
-                kind = check_part(part, stored, _bytes_of(self.store, copy.key, part, stored))
-                if kind is None:
-                    return part, copy.key, None
+                for _ in range(_FETCHES):
+                    kind = check_part(part, stored, _bytes_of(self.store, copy.key))
+                    if kind is None:
+                        return part, copy.key, None
                 kinds.append((copy.key, kind))
             return (part, *kinds[0]) if kinds else (part, names.part_key(part.digest), "missing")
 
@@ -294,14 +296,24 @@ class _Verifier:
         self.objects += 1
         wrong: tuple[str, Kind] = (keys(0), "missing")
         for copy in self._copies(keys, None):
-            data = self.store.get(copy.key)
-            self.bytes += len(data)
-            if documents.sha256_hex(data) == digest:
-                return data
+            for _ in range(_FETCHES):
+                data = self.store.get(copy.key)
+                if documents.sha256_hex(data) == digest:
+                    self.bytes += len(data)
+                    return data
             if wrong[1] == "missing":
                 wrong = copy.key, "altered" if data.endswith(_LAST[kind]) else "truncated"
         self._note(*wrong, versions)
         return None
+
+    def _document(self, key: str) -> bytes:
+        """The bytes of a document without a digest, read again where they are none."""
+        for _ in range(_FETCHES - 1):
+            data = self.store.get(key)
+            with suppress(FormatError):
+                documents.parse(data, key)
+                return data
+        return self.store.get(key)
 
     def _copies(self, keys: names.Keys, size: int | None) -> list[Object]:
         """Stored copies, as listed at the beginning; as they are now where those do not do."""
@@ -326,7 +338,7 @@ class _Verifier:
                     self.store.put_new(names.damaged_key(key), key.encode())
 
 
-def _bytes_of(store: Store, key: str, part: Part, stored: pa.Schema) -> Any:
+def _bytes_of(store: Store, key: str) -> Any:
     """A part's bytes, mapped where it is a file."""
     path = store.local_path(key)
     if path is None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 
 import lake
+from lake.config import Settings
 from lake.errors import NotFoundError
 from lake.refs import Refs
 from lake.repo import Lake
@@ -119,9 +122,15 @@ class MemoryStaged:
 
 def lake_on(store: Any) -> Lake:
     """A lake on this store object that keeps nothing on this machine."""
-    lk = Lake(store, lake.open("./nowhere").settings, progress=False)
+    lk = Lake(store, _settings(os.environ.get("LAKE_CACHE_DIR")), progress=False)
     lk.__dict__ |= {"refs": Refs(store), "cache": None}
     return lk
+
+
+@cache
+def _settings(cache_dir: str | None) -> Settings:
+    """What the configuration says, looked up once: thousands of lakes are opened on stores in memory."""
+    return lake.open("./nowhere").settings
 
 
 def rows(*keys: int | str, x: int = 0) -> pa.Table:

@@ -48,8 +48,10 @@ def parse(data: bytes, what: str) -> dict[str, Any]:
     if len(data) > DOCUMENT_BYTES:
         raise FormatError(f"{what}: {len(data):,} bytes, over the limit of {DOCUMENT_BYTES:,} for a document")
     try:
-        value = json.loads(bytes(data).decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant)
-        _check_value(value)
+        text = bytes(data).decode()
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        if text.count("{") + text.count("[") > DOCUMENT_LEVELS:  # fewer cannot be nested too deeply
+            _check_value(value)
     except RecursionError:
         raise FormatError(f"{what}: nested over {DOCUMENT_LEVELS} levels") from None
     except ValueError as error:
@@ -109,6 +111,8 @@ def _check_value(value: Any) -> None:
     """Only what canonical JSON can hold, within the levels; iterative, so that depth costs no stack."""
     level = _containers([("a document", value)])
     for _ in range(DOCUMENT_LEVELS):
+        if not level:
+            return
         level = _containers([child for path, parent in level for child in _children(path, parent)])
     if level:
         raise ValueError(f"nested over {DOCUMENT_LEVELS} levels")
