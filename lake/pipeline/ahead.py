@@ -14,7 +14,7 @@ from lake.pipeline.caller import Caller, Inline
 from lake.pipeline.node import Node, Run, StageMeter
 from lake.pipeline.rewind import Rewind
 from lake.pipeline.sizes import size_of
-from lake.pipeline.stage import Stage
+from lake.pipeline.stage import Stage, read
 
 AHEAD: Final = 4  # items for each thread
 AHEAD_BYTES: Final = 128 * 2**20  # of items and results that wait, unless one alone takes more
@@ -67,6 +67,17 @@ class Ahead(Caller):
             self._meter.seconds += seconds
             self._meter.items += 1
             return made
+
+    def skip(self, count: int) -> int:
+        if not self._call.keeps_count:
+            return read(self, count)
+        left = count
+        while left and self._tasks:
+            task = self._tasks[0]
+            task.future.cancel()
+            self._settle(task)
+            left -= 1
+        return count - left + (self._input.skip(left) if left else 0)
 
     def state(self) -> Any:
         first = self._tasks[0].number if self._tasks else self._input.count

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from lake.pipeline.node import ENDLESS, Counts, Node, Run, name_of
 from lake.pipeline.rewind import Rewind, every_of
 from lake.pipeline.sizes import size_of
-from lake.pipeline.stage import Over, Stage
+from lake.pipeline.stage import Over, Stage, passed
 from lake.plan.permutation import key, permutation
 
 POOL_BYTES: Final = 256 * 2**20  # of the items that are sorted into batches together
@@ -36,7 +36,7 @@ class Batch(Node):
         return f"batch(drop_last={self.drop_last})"
 
     def open(self, run: Run) -> Stage:
-        return _Batch(self.source.open(run), self)
+        return Collating(self.source.open(run), self)
 
     def count(self, counts: Counts, epoch: int) -> float:
         items = counts.of(self.source, epoch)
@@ -45,7 +45,9 @@ class Batch(Node):
         return items // self.size if self.drop_last else -(-items // self.size)
 
 
-class _Batch(Over):
+class Collating(Over):
+    """Batches of the source's items."""
+
     def __init__(self, source: Stage, node: Batch) -> None:
         super().__init__(source)
         self._size, self._collate, self._drop = node.size, node.collate, node.drop_last
@@ -62,6 +64,10 @@ class _Batch(Over):
             if self._drop:
                 raise
         return items if self._collate is None else self._collate(items)
+
+    def skip(self, count: int) -> int:
+        items = passed(self._source, count * self._size)
+        return items // self._size if self._drop else -(-items // self._size)
 
     def tag(self) -> Any:
         return self._tag

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lake.pipeline.call import Call
 from lake.pipeline.node import StageMeter
-from lake.pipeline.stage import Over, Stage
+from lake.pipeline.stage import Over, Stage, passed, read
 
 
 class Caller(Stage, Protocol):
@@ -38,3 +38,19 @@ class Inline(Over, Caller):
             meter.seconds += perf_counter() - begun
             meter.items += 1
             return made
+
+    def skip(self, count: int) -> int:
+        return passed(self._source, count) if self._call.keeps_count else read(self, count)
+
+    def state(self) -> Any:  # as with threads, whose number is no part of a position
+        return [[self._source.state(), 0], []]
+
+    def restore(self, state: Any) -> None:
+        (position, items), given = state
+        if given:
+            raise ValueError(
+                f"a position of {self._call.label} with ordered=False, of whose items some were ahead of others: "
+                "go on with ordered=False"
+            )
+        self._source.restore(position)
+        passed(self._source, items)

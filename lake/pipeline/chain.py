@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lake.pipeline.node import Counts, Node, Run
-from lake.pipeline.stage import Stage
+from lake.pipeline.stage import Stage, passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +38,13 @@ class _Concat:
                 if self._place == len(self._sources) - 1:
                     raise
             self._go_to(self._place + 1)
+
+    def skip(self, count: int) -> int:
+        left = count - passed(self._current, count)
+        while left and self._place < len(self._sources) - 1:
+            self._go_to(self._place + 1)
+            left -= passed(self._current, left)
+        return count - left
 
     def state(self) -> Any:
         return [self._place, self._current.state()]

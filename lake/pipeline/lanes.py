@@ -1,15 +1,25 @@
-"""What may be split: the rules for pipelines that cannot be cut by position, as a pure check.
+"""How one stream is split over ranks and workers, and what may be.
 
-A countable pipeline is cut by the positions of its items, whatever the ranks and workers. Any other one is
-split into lanes, each of which reads some of the rows; then some stages mean nothing, and ranks would yield
-different counts.
+A countable pipeline is cut by the positions of its items, whatever the ranks and workers: each worker has the
+whole pipeline, and its sources pass over what others take. Any other one is split into lanes, each of which
+reads some of the rows; then some stages mean nothing, and ranks would yield different counts.
+
+Splitting is done to the graph, before it runs: a node that passes over items is put as far down as there is
+one item for each, so that functions are called for what is wanted and nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from lake.pipeline.batch import Batch
+from lake.pipeline.deal import MOST, Dealt, Lane, Laned, Scaled, Sized, Worker, lane_of
 from lake.pipeline.mixture import Mix
-from lake.pipeline.node import ENDLESS, Counts, Node, Uncountable, graph
+from lake.pipeline.node import ENDLESS, Counts, Node, Run, Uncountable, graph, over
 from lake.pipeline.repeat import Repeat
+from lake.pipeline.stage import passed
 from lake.pipeline.take import Take
 from lake.pipeline.zipped import Zip
 
@@ -65,3 +75,139 @@ def _is_endless(node: Node) -> bool:
             and len(node.inputs) == 1
             and not isinstance(node, Take)
         )
+
+
+# --- by position ------------------------------------------------------------------------------
+
+
+def grain_of(root: Node) -> Batch | None:
+    """The batches that the items are, or are made of one by one; None where items are no batches."""
+    node = root
+    while node.one_for_one:
+        [node] = node.inputs
+    return node if type(node) is Batch else None
+
+
+def with_grain(root: Node, changed: Callable[[Batch], Node]) -> Node:
+    """The graph with something else for its grain."""
+    if root.one_for_one:
+        return over(root, lambda node: with_grain(node, changed))
+    return changed(root) if type(root) is Batch else root
+
+
+def ordered(root: Node) -> Node:
+    """The graph with results of calls in the order of the items, so that an item is known by its number."""
+    return _with_calls(root, ordered=True)
+
+
+def dealt(root: Node, deal: Worker) -> Node:
+    """What one worker makes of a countable pipeline; opened where all of them are."""
+    push = _Push(lambda node, scale: Dealt(node, Scaled(deal, scale) if scale > 1 else deal))
+    if grain_of(root) is None:
+        return push(root)
+    return with_grain(root, lambda grain: _sized(grain, push(grain.source), deal))
+
+
+def _sized(grain: Batch, source: Node, deal: Worker) -> Node:
+    return Sized(source, grain.size, grain.collate, grain.drop_last, deal)
+
+
+class Position:
+    """Positions in a countable pipeline, by number: of its items, or of those that its batches are made of."""
+
+    def __init__(self, root: Node, run: Run, at: Any) -> None:
+        self._run, self._at, self._passed = run, None, 0
+        if at is not None:
+            whole = root.open(run)
+            state, items = at
+            whole.restore(state)
+            passed(whole, items)
+            self._at = [whole.state(), 0]
+            whole.close()
+        self._root = with_grain(root, lambda grain: replace(grain, size=1, drop_last=False))
+        self._stage = self._opened()
+
+    @property
+    def beginning(self) -> Any:
+        """The position that this began with, None for that of the epoch."""
+        return self._at
+
+    def left(self) -> int:
+        """How many there are from the beginning on."""
+        stage = self._opened()
+        left = passed(stage, MOST)
+        stage.close()
+        return left
+
+    def after(self, count: int) -> Any:
+        """The position after the first `count` of them; never fewer than in the last call."""
+        passed(self._stage, count - self._passed)
+        self._passed = count
+        return [self._stage.state(), 0]
+
+    def _opened(self) -> Any:
+        stage = self._root.open(self._run)
+        if self._at is not None:
+            stage.restore(self._at[0])
+        return stage
+
+
+# --- by lanes ---------------------------------------------------------------------------------
+
+
+def laned(root: Node, lane: int, lanes: int, epoch: int) -> Node:
+    """What one lane makes of a pipeline: its part of each countable stream, through the stages above those."""
+    counts, known = Counts(), dict[Node, Node]()
+
+    def changed(node: Node) -> Node:
+        if node not in known:
+            known[node] = made(node)
+        return known[node]
+
+    def made(node: Node) -> Node:
+        if all(getattr(leaf, "replicate", False) for leaf in graph(node) if not leaf.inputs):
+            return node
+        try:
+            items = counts.of(node, epoch)
+        except Uncountable:
+            return over(node, changed) if node.inputs else Laned(node, Lane(lane, lanes, 1))
+        part = lane_of(items, lane, lanes)
+        push = _Push(lambda node, scale: Laned(node, replace(part, size=part.size * scale)))
+        return push(node)
+
+    return root if lanes == 1 else changed(root)
+
+
+class _Push:
+    """Puts what passes over items as low as there is one item, or one batch, for each."""
+
+    def __init__(self, wrap: Callable[[Node, int], Node]) -> None:
+        self._wrap, self._known = wrap, dict[tuple[Node, int], Node]()
+
+    def __call__(self, node: Node, scale: int = 1) -> Node:
+        place = node, scale
+        if place not in self._known:
+            self._known[place] = self._made(node, scale)
+        return self._known[place]
+
+    def _made(self, node: Node, scale: int) -> Node:
+        if node.one_for_one or isinstance(node, Zip):
+            return over(node, lambda each: self(each, scale))
+        if isinstance(node, Batch):
+            return over(node, lambda each: self(each, scale * node.size))
+        return self._wrap(_with_calls(node, workers=0), scale)  # calls ahead would be for others' items
+
+
+def _with_calls(root: Node, **changes: Any) -> Node:
+    known = dict[Node, Node]()
+
+    def changed(node: Node) -> Node:
+        if node not in known:
+            made = over(node, changed)
+            call = getattr(node, "call", None)
+            if call is not None and any(getattr(call, name) != value for name, value in changes.items()):
+                made = replace(made, call=replace(call, **changes))  # type: ignore[call-arg]
+            known[node] = made
+        return known[node]
+
+    return changed(root)

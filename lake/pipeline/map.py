@@ -12,7 +12,7 @@ from lake.pipeline.ahead import called
 from lake.pipeline.call import Call
 from lake.pipeline.node import Counts, Node, RowShuffle, Run, StageMeter, Uncountable, name_of
 from lake.pipeline.seeds import Seed, unit, word
-from lake.pipeline.stage import Over, Stage
+from lake.pipeline.stage import OneForOne, Stage
 from lake.pipeline.zipped import Zip
 
 
@@ -21,6 +21,7 @@ class Map(Node):
     """What a function makes of each item."""
 
     name: ClassVar[str] = "map"
+    one_for_one: ClassVar[bool] = True
     source: Node
     call: Call
 
@@ -107,6 +108,7 @@ class Maybe(Node):
     """A function of some of the items: of a fraction `p`, or with a chance that depends on the item."""
 
     name: ClassVar[str] = "maybe"
+    one_for_one: ClassVar[bool] = True
     source: Node
     fn: Callable[[Any], Any]
     p: float | Callable[[Any], float]
@@ -132,7 +134,7 @@ class Maybe(Node):
         return None if source is None else replace(self, source=source)
 
 
-class _Maybe(Over):
+class _Maybe(OneForOne):
     def __init__(self, source: Stage, node: Maybe, meter: StageMeter) -> None:
         super().__init__(source)
         self._fn, self._p, self._seed, self._depth = node.fn, node.p, node.seed, node.depth
@@ -180,7 +182,7 @@ class Chosen:
     depth: int
 
 
-class _MaybeBy(Over):
+class _MaybeBy(OneForOne):
     def __init__(self, pairs: Stage, chosen: Chosen, meter: StageMeter) -> None:
         super().__init__(pairs)
         self._chosen, self._meter = chosen, meter

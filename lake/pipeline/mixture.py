@@ -13,7 +13,7 @@ import numpy as np
 
 from lake.pipeline.node import ENDLESS, FREE, Counts, Node, Run
 from lake.pipeline.seeds import Draws, Seed, word
-from lake.pipeline.stage import OverAll, Stage
+from lake.pipeline.stage import OverAll, Stage, passed
 
 Until: TypeAlias = Literal["any", "all"]
 
@@ -86,6 +86,13 @@ class _Mix(OverAll):
             return item
         raise StopIteration
 
+    def skip(self, count: int) -> int:
+        most = _COUNTED if self._node.until == "any" else 1  # else who is dry changes what follows
+        begun = self._count
+        while not self._is_over and (left := begun + count - self._count):
+            self._skip_block(min(left, most))
+        return self._count - begun
+
     def state(self) -> Any:
         return [self._count, self._states()]  # which are dry shows when they are asked
 
@@ -95,6 +102,20 @@ class _Mix(OverAll):
 
     def tag(self) -> Any:
         return self._last, self._sources[self._last].tag()
+
+    def _skip_block(self, size: int) -> None:
+        """Pass over items, up to the first that a dry stream would have to give."""
+        chosen = np.searchsorted(self._edges, self._draws.many(self._count, size), side="right")
+        end = size
+        for number, place in enumerate(self._places):
+            asked = np.flatnonzero(chosen == number)
+            found = passed(self._sources[place], len(asked))
+            if found < len(asked):
+                self._dry.add(place)
+                end = min(end, int(asked[found]))
+        self._count += end
+        if end < size:
+            self._weigh()
 
     def _weigh(self) -> None:
         """Find what is drawn from, now that these are dry."""

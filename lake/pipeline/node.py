@@ -43,6 +43,7 @@ class Node:
     """One combinator. Subclasses are frozen dataclasses, whose fields hold inputs and parameters."""
 
     name: ClassVar[str] = ""
+    one_for_one: ClassVar[bool] = False  # item n is made of item n of the only input, and of nothing else
 
     @cached_property
     def inputs(self) -> tuple[Node, ...]:
@@ -122,6 +123,23 @@ class Counts:
         if place not in self._known:
             self._known[place] = node.count(self, epoch)
         return self._known[place]
+
+
+def over(node: Node, changed: Callable[[Node], Node]) -> Node:
+    """A node with its inputs changed; the same one if none is."""
+    found: dict[str, Any] = {}
+    for each in dataclasses.fields(node):
+        value = getattr(node, each.name)
+        if isinstance(value, Node):
+            made: Any = changed(value)
+        elif isinstance(value, tuple) and value and all(isinstance(part, Node) for part in value):
+            made = tuple([changed(part) for part in value])
+            made = value if all(new is old for new, old in zip(made, value, strict=True)) else made
+        else:
+            continue
+        if made is not value:
+            found[each.name] = made
+    return dataclasses.replace(node, **found) if found else node
 
 
 def graph(root: Node) -> dict[Node, int]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lake.pipeline.node import ENDLESS, Counts, Node, Run
-from lake.pipeline.stage import Stage
+from lake.pipeline.stage import Stage, passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +51,16 @@ class _Repeat:
                 self._has_items = True
                 return item
         raise StopIteration
+
+    def skip(self, count: int) -> int:
+        left = count
+        while self._current is not None:
+            found = passed(self._current, left)
+            self._has_items, left = self._has_items or found > 0, left - found
+            if not left:
+                break
+            self._turn()
+        return count - left
 
     def state(self) -> Any:
         return [self._pass, None if self._current is None else self._current.state(), self._has_items]

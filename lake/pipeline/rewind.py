@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Final
 
 from lake.pipeline.node import Node, graph, is_ordered
-from lake.pipeline.stage import Stage
+from lake.pipeline.stage import Stage, passed
 
 EVERY: Final = 32  # items between positions that are noted
 
@@ -23,7 +23,7 @@ class Rewind:
     """Reads a stage, and tells its position before item `at`, for any item that was not forgotten.
 
     Every so many items it notes the position. In between, a position is the last one noted and how many items
-    to pass over, which `restore` reads again.
+    to pass over, which `restore` does.
     """
 
     def __init__(self, source: Stage, every: int = EVERY, most: int | None = None) -> None:
@@ -41,6 +41,13 @@ class Rewind:
         item = self.source.next()
         self.count += 1
         return item
+
+    def skip(self, count: int) -> int:
+        """Pass over items of a stage that can."""
+        count = passed(self.source, count)
+        self.count += count
+        self._due = self.count
+        return count
 
     def state(self, at: int | None = None) -> Any:
         """The position before item number `at`; None: where the stage is."""
@@ -62,10 +69,9 @@ class Rewind:
 
     def restore(self, state: Any) -> None:
         """Go to a position; the item read next has number 0."""
-        noted, passed = state
+        noted, items = state
         self.source.restore(noted)
-        for _ in range(passed):
-            self.source.next()
-        self.count, self._due = 0, self._every - passed
+        passed(self.source, items)
+        self.count, self._due = 0, self._every - items
         self._noted.clear()
-        self._noted.append((-passed, noted))
+        self._noted.append((-items, noted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, ClassVar
 
 from lake.pipeline.node import ENDLESS, FREE, Counts, Node, Run, name_of
@@ -40,6 +41,11 @@ class _Items:
         item = self._items[self._count]
         self._count += 1
         return item
+
+    def skip(self, count: int) -> int:
+        count = min(count, len(self._items) - self._count)
+        self._count += count
+        return count
 
     def state(self) -> Any:
         return self._count
@@ -98,6 +104,11 @@ class _Iterated:
         self._count += 1
         return item
 
+    def skip(self, count: int) -> int:
+        found = sum(1 for _ in islice(self._items, count))
+        self._count += found
+        return found
+
     def state(self) -> Any:
         return self._count
 
@@ -138,6 +149,10 @@ class _Random:
         number = self._draws[self._count]
         self._count += 1
         return number
+
+    def skip(self, count: int) -> int:
+        self._count += count
+        return count
 
     def state(self) -> Any:
         return self._count

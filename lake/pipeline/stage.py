@@ -5,7 +5,7 @@ A stage is opened for one epoch, by its node. It is never a generator, which wou
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 
 class Stage(Protocol):
@@ -34,6 +34,16 @@ class Stage(Protocol):
         """Let go of threads and reads."""
 
 
+class Seekable(Stage, Protocol):
+    """A stage that can go forward without making items: all that are countable, on top of such."""
+
+    def skip(self, count: int) -> int:
+        """Pass over so many items, or over all that are left; how many those were.
+
+        Nothing is read where nothing was read before.
+        """
+
+
 class Over:
     """A stage over one other, at whose position it is and whose tags it passes on."""
 
@@ -53,6 +63,13 @@ class Over:
         self._source.close()
 
 
+class OneForOne(Over):
+    """A stage that makes one item of each."""
+
+    def skip(self, count: int) -> int:
+        return passed(self._source, count)
+
+
 class OverAll:
     """A stage over several others."""
 
@@ -69,3 +86,18 @@ class OverAll:
     def close(self) -> None:
         for source in self._sources:
             source.close()
+
+
+def passed(stage: Stage, count: int) -> int:
+    """Pass over `count` items, or all that are left; how many those were. They are made if that is the only way."""
+    return cast("Seekable", stage).skip(count) if hasattr(stage, "skip") else read(stage, count)
+
+
+def read(stage: Stage, count: int) -> int:
+    """Make `count` items, or all that are left, for nothing; how many those were."""
+    for number in range(count):
+        try:
+            stage.next()
+        except StopIteration:
+            return number
+    return count

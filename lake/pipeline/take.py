@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lake.pipeline.node import Counts, Node, Run
-from lake.pipeline.stage import Over, Stage
+from lake.pipeline.stage import Over, Stage, passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,11 @@ class _Take(Over):
         item = self._source.next()
         self._left -= 1
         return item
+
+    def skip(self, count: int) -> int:
+        count = passed(self._source, min(count, self._left))
+        self._left -= count
+        return count
 
     def state(self) -> Any:
         return [self._size - self._left, self._source.state()]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lake.pipeline.node import Counts, Node, Run
-from lake.pipeline.stage import OverAll, Stage
+from lake.pipeline.stage import OverAll, Stage, passed
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,13 @@ class _Zip(OverAll):
         except StopIteration:
             self._is_over = True
             raise
+
+    def skip(self, count: int) -> int:
+        if self._is_over:
+            return 0
+        least = min(passed(source, count) for source in self._sources)
+        self._is_over = least < count
+        return least
 
     def state(self) -> Any:
         return [self._is_over, self._states()]

@@ -22,6 +22,7 @@ from lake.where import condition
 BATCH_BYTES: Final = 2**19  # decoded, of the rows that are made samples together
 BATCH_ROWS: Final = 1024  # of them, at most
 _SPREAD: Final = 8  # batches that a scan reads ahead
+_LEAST_PART: Final = 16  # rows that are made samples together where many are passed over
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +162,11 @@ class _Rows:
         self._start = self._scan.state_dict()  # of this epoch's rows, before the first that is read
         self._key = node.snapshot.document.key
         self._batches: Iterator[pa.RecordBatch] | None = None
-        self._samples: list[tuple[Any, dict[str, Any]]] = []
-        self._place = 0  # in the batch
+        self._batch: pa.RecordBatch | None = None
+        self._samples: list[tuple[Any, dict[str, Any]]] = []  # of the batch's rows from `offset` on
+        self._offset = self._place = 0
+        self._part = BATCH_ROWS  # rows that are made samples together
+        self._since = 0  # the place in the epoch from which items are taken, since some were passed over
         self._before, self._number = int(self._start["rows"]), 0  # rows and batches before this one
         self._numbers: list[int] | None = None  # of the batch's rows in the version
         self._is_over = False
@@ -179,8 +183,21 @@ class _Rows:
                 self._place += 1
                 return sample
 
+    def skip(self, count: int) -> int:
+        before = self._at
+        count = max(0, min(count, int(self._start["of"]) - before))
+        if self._batches is None:
+            self._before += count
+            self._start = {**self._start, "rows": self._before}
+            self._scan.load_state_dict(self._start)
+            return count
+        self._part = max(_LEAST_PART, min(BATCH_ROWS, before - self._since))  # as many as were taken last
+        self._since = before + count
+        self._go_to(before + count)
+        return count
+
     def state(self) -> Any:
-        return {**self._start, "rows": self._before + self._place}
+        return {**self._start, "rows": self._at}
 
     def restore(self, state: Any) -> None:
         self._scan.load_state_dict(state)
@@ -189,13 +206,12 @@ class _Rows:
     def tag(self) -> Any:
         if self._numbers is None:
             self._numbers = self._rows_of(self._number - 1).tolist()
-        return self._run.epoch, self._numbers[self._place - 1]
+        return self._run.epoch, self._numbers[self._offset + self._place - 1]
 
     def close(self) -> None:
         self._run.reading.end(self)
-        self._batches, self._samples, self._is_over = None, [], True
-        self._before += self._place
-        self._place = 0
+        self._before, self._offset, self._place = self._at, 0, 0
+        self._batches, self._batch, self._samples, self._is_over = None, None, [], True
         self._scan._end()
 
     # --- inside -------------------------------------------------------------------------------
@@ -206,9 +222,19 @@ class _Rows:
         Raises:
             StopIteration: there is none.
         """
+        self._offset, self._place = self._offset + self._place, 0
+        self._samples = []  # first: the next ones take their memory, which the caches know
+        if self._batch is None or self._offset >= self._batch.num_rows:
+            self._turn_batch()
+        assert self._batch is not None
+        self._samples = self._made(self._batch.slice(self._offset, self._part))
+
+    def _turn_batch(self) -> None:
+        """Go to the next batch."""
         if self._is_over:
             raise StopIteration
         if self._batches is None:
+            self._since = self._before
             self._batches = iter(self._scan)
             self._run.reading.begin(self, self._scan.metrics)
         try:
@@ -216,11 +242,28 @@ class _Rows:
         except StopIteration:
             self._is_over = True
             raise
-        self._before += len(self._samples)
-        self._place, self._numbers = 0, None
+        self._before += 0 if self._batch is None else self._batch.num_rows
+        self._batch, self._offset, self._numbers = batch, 0, None
         self._number += 1
-        self._samples = []  # first: the next ones take their memory, which the caches know
-        self._samples = self._made(batch)
+
+    def _go_to(self, place: int) -> None:
+        """Go to a place of the epoch without making samples of what is before it."""
+        if place <= self._before + self._offset + len(self._samples):
+            self._place = place - self._before - self._offset
+            return
+        self._samples = []
+        while self._batch is None or place >= self._before + self._batch.num_rows:
+            self._place = 0
+            try:
+                self._turn_batch()
+            except StopIteration:
+                break
+        self._offset, self._place = place - self._before, 0
+
+    @property
+    def _at(self) -> int:
+        """Rows of the epoch before the next sample."""
+        return self._before + self._offset + self._place
 
     def _made(self, batch: pa.RecordBatch) -> list[tuple[Any, dict[str, Any]]]:
         schema, names = batch.schema, self._node.fields
@@ -228,7 +271,9 @@ class _Rows:
         if self._key is not None:
             keys = values(batch.column(self._key), schema.field(self._key))
         else:
-            keys = self._numbers = self._rows_of(self._number - 1).tolist()
+            if self._numbers is None:
+                self._numbers = self._rows_of(self._number - 1).tolist()
+            keys = self._numbers[self._offset : self._offset + batch.num_rows]
         if len(names) == 1:
             [name], [column] = names, columns
             return [(key, {name: value}) for key, value in zip(keys, column, strict=True)]

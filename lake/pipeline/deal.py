@@ -1,0 +1,223 @@
+"""Some of the items of a stream, dealt out by position: what one worker of one rank takes, or one lane.
+
+Which items is decided before anything is read, and told as runs of positions. A stage of a deal passes over
+what lies between them, which costs next to nothing where sources can be entered anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
+
+from lake.pipeline.batch import Batch, Collating
+from lake.pipeline.node import Node, Run
+from lake.pipeline.stage import Over, Stage, passed
+from lake.plan import Even, Ranks, Share
+
+MOST: Final = 2**62  # items of a stream without end, as far as anybody counts
+
+Runs: TypeAlias = Iterator[tuple[int, int]]  # positions [start, stop), ascending
+
+
+class Deal(Protocol):
+    """Which items are wanted."""
+
+    def runs(self) -> Runs:
+        """Their positions; 0 is where the stream is opened."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Every `lanes`-th run of `size` items, from run `lane` on."""
+
+    lane: int
+    lanes: int
+    size: int
+
+    def runs(self) -> Runs:
+        for number in count(self.lane, self.lanes):
+            yield number * self.size, (number + 1) * self.size
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """The items that those of a deal are made of, `by` of each."""
+
+    deal: Deal
+    by: int
+
+    def runs(self) -> Runs:
+        return ((start * self.by, stop * self.by) for start, stop in self.deal.runs())
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The batches that one worker of a rank makes: `size` in a row, of every `workers * size` of the rank's."""
+
+    share: Share
+    worker: int = 0
+    workers: int = 1
+    size: int = 1
+
+    @classmethod
+    def of(
+        cls, items: int, given: int, batch_size: int, ranks: Ranks, even: Even, worker: int, workers: int
+    ) -> Worker:
+        """A worker's part of what is left of `items` items, of which all ranks were given `given`.
+
+        Raises:
+            ValueError: fewer items than ranks.
+        """
+        cut = None if ranks.world_size == 1 else Ranks(ranks.rank, ranks.world_size)
+        share = Share.of(items, batch_size, cut, even=even, start=given)
+        return cls(share, worker, workers, _run_size(len(share) * batch_size, workers, batch_size))
+
+    def __len__(self) -> int:
+        """Batches of the rank, for all its workers."""
+        return len(self.share)
+
+    def numbers(self) -> Iterator[int]:
+        """Which of the rank's batches."""
+        for first in range(self.worker * self.size, len(self.share), self.workers * self.size):
+            yield from range(first, min(first + self.size, len(self.share)))
+
+    def runs(self) -> Runs:
+        share = self.share
+        width, first = share.batch_size * share.world_size, share.slot * share.batch_size
+        for number in self.numbers():
+            if number < share.full:
+                start = first + number * width
+                yield start, start + share.batch_size
+            else:
+                [(start, stop)] = share[number].runs
+                yield start - share.start, stop - share.start
+
+    def sizes(self) -> Iterator[int]:
+        """Items of each batch."""
+        return (stop - start for start, stop in self.runs())
+
+    def worker_of(self, number: int) -> int:
+        """Who makes the rank's batch of this number."""
+        return number // self.size % self.workers
+
+    def taken(self, number: int) -> int:
+        """Items that all ranks were given since the start, once each has had its first `number` batches."""
+        return self.share.position(number)[0] - self.share.start
+
+
+def lane_of(items: float, lane: int, lanes: int) -> Lane:
+    """A lane of a stream of so many items."""
+    return Lane(lane, lanes, _run_size(items, lanes, 1))
+
+
+_LONGEST: Final = 64  # items in a run: what is decoded together, and what one worker makes while others wait
+_TURNS: Final = 8  # runs for each, where the stream is short
+
+
+def _run_size(items: float, takers: int, batch_size: int) -> int:
+    longest = _LONGEST if items == float("inf") else int(items) // (takers * _TURNS)
+    return max(1, min(_LONGEST, longest) // batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt(Node):
+    """The items of a countable stream that a deal names. Its position is the stream's own, as if all were wanted."""
+
+    source: Node
+    deal: Deal
+
+    @cached_property
+    def depth(self) -> int:
+        return self.source.depth
+
+    def open(self, run: Run) -> Stage:
+        return _Dealt(self.source.open(run), self.deal.runs())
+
+
+class _Dealt(Over):
+    def __init__(self, source: Stage, runs: Runs) -> None:
+        super().__init__(source)
+        self._runs = runs
+        self._at = self._left = 0  # items of the stream passed or taken, and left of the run
+
+    def next(self) -> Any:
+        if not self._left:
+            self._turn()
+        item = self._source.next()
+        self._at += 1
+        self._left -= 1
+        return item
+
+    def _turn(self) -> None:
+        start, stop = next(self._runs)
+        if start > self._at:
+            passed(self._source, start - self._at)
+        self._at, self._left = start, stop - start
+
+
+@dataclass(frozen=True, eq=False)
+class Laned(Node):
+    """The items of a countable stream that a lane takes. Its position is its own."""
+
+    source: Node
+    lane: Lane
+
+    @cached_property
+    def depth(self) -> int:
+        return self.source.depth
+
+    def open(self, run: Run) -> Stage:
+        return _Laned(self.source.open(run), self.lane)
+
+
+class _Laned(Over):
+    """The position is the stream's, and the number of the stream's items before it that were taken or passed."""
+
+    def __init__(self, source: Stage, lane: Lane) -> None:
+        super().__init__(source)
+        self._lane, self._at = lane, 0
+
+    def next(self) -> Any:
+        lane = self._lane
+        turn, place = divmod(self._at, lane.size)
+        off = (lane.lane - turn) % lane.lanes
+        if off:
+            ahead = off * lane.size - place
+            found = passed(self._source, ahead)
+            self._at += found
+            if found < ahead:
+                raise StopIteration
+        item = self._source.next()
+        self._at += 1
+        return item
+
+    def state(self) -> Any:
+        return [self._at, self._source.state()]
+
+    def restore(self, state: Any) -> None:
+        self._at, position = state
+        self._source.restore(position)
+
+
+@dataclass(frozen=True, eq=False)
+class Sized(Batch):
+    """Batches of the sizes that a deal says."""
+
+    name: ClassVar[str] = "batch"
+    deal: Worker
+
+    def open(self, run: Run) -> Stage:
+        return _Sized(self.source.open(run), self)
+
+
+class _Sized(Collating):
+    def __init__(self, source: Stage, node: Sized) -> None:
+        super().__init__(source, node)
+        self._drop, self._sizes = False, node.deal.sizes()
+
+    def next(self) -> Any:
+        self._size = next(self._sizes)
+        return super().next()
