@@ -18,6 +18,7 @@ from benchmarks.report import ROOT
 TABLES = {
     "ingest": "Keeping data",
     "scan": "Reading batches",
+    "beside": "Samples from a bucket, beside peers",
     "archives": "Reading archives",
     "plan": "Planning an epoch",
     "shuffle": "How good a shuffle is",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from benchmarks import __main__ as driver
-from benchmarks import ingest, peers, report
+from benchmarks import beside, ingest, peers, report
+from benchmarks.bucket import BUCKET, served
 from benchmarks.peers import tasks
+from lake.errors import NotFoundError
+from lake.stores import open_store
 
 
 @pytest.fixture
@@ -97,6 +102,72 @@ def test_a_peer_without_its_packages_is_skipped_with_the_reason(
         assert asked == {}
     assert "No module named" in missing["dload"]
     assert "dload is skipped" in capsys.readouterr().out
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> tuple[Path, Path]:
+    """A little of D1, kept by lake in a folder to be served; and that folder."""
+    source, _ = ingest.stored("D1", 40, tmp_path)
+    with peers.Peer("lake") as peer:
+        peer.ask("store", source=str(source), folder=str(tmp_path / "bucket" / "lake"), shard_bytes=2**20)
+    return source, tmp_path / "bucket"
+
+
+def test_the_table_beside_peers_is_made_of_what_the_bucket_sent(
+    images: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Every sample once an epoch, the bytes fetched once, an epoch that goes on exactly, a flipped bit found."""
+    source, home = images
+    with served(home) as bucket:
+        told = beside.epochs("lake", bucket, tmp_path)
+        promises = beside.promised("lake", bucket, home, tmp_path, source)
+
+    assert sorted(told["keys"]) == list(range(1500))
+    assert told["rows"] == [1500, 1500]
+    size = sum(len(image) for _, image, _ in tasks.rows(ingest.SETS["D1"](40)))
+    assert size < told["fetched"] < 1.1 * size
+    assert told["requests"] > 10
+    assert told["disk"] > size
+    assert promises["resume"] == {"exact": True, "repeated": 0, "lost": 0}
+    assert promises["audit"]["raised"] == "IntegrityError"
+
+
+def test_a_library_that_delivers_a_flipped_bit_is_shown_so(images: tuple[Path, Path]) -> None:
+    """The comparison can fail: a reader that checks nothing hands out one wrong sample."""
+    source, _ = images
+
+    class Reader:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def epoch(self, number: int) -> Iterator[tasks.Item]:
+            for key, image, label in tasks.rows(ingest.SETS["D1"](40)):
+                yield key, bytes([image[0] ^ 1]) + image[1:] if key == "00000007" else image, label
+
+    adapter = SimpleNamespace(Reader=Reader)
+    told = tasks.audit(adapter, "", "", "", str(source))
+
+    assert told == {"raised": None, "wrong": 1}
+    assert beside._finds(told) == "delivered"
+    assert tasks.resume(adapter, "", "", "", 5) == {"exact": None}
+
+
+def test_a_folder_is_served_as_a_bucket(tmp_path: Path) -> None:
+    """Objects whole and in ranges, listed in pages, and counted."""
+    for number in range(5):
+        (tmp_path / f"a{number}").write_bytes(bytes(range(100)))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "c").write_bytes(b"x")
+    with served(tmp_path) as bucket:
+        store = open_store(f"s3://{BUCKET}", endpoint_url=bucket.url, region="us-east-1", anonymous=True)
+
+        assert store.get("a1") == bytes(range(100))
+        assert store.get_range("a1", 10, 10) == bytes(range(10, 20))
+        assert [entry.key for entry in store.list("", start_after="a2")] == ["a3", "a4", "b/c"]
+        with pytest.raises(NotFoundError):
+            store.get("z")
+
+        assert bucket.counts().bytes == 110
+        assert bucket.counts().requests == 0
 
 
 def test_quotients_are_taken_round_by_round() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from benchmarks.bucket import BUCKET
+from benchmarks.peers.tasks import Item
 
 PACKAGES: tuple[str, ...] = ("dload-ml==0.3.1", "pyarrow==26.0.1", "numpy")
 PYTHON = (3, 12)
@@ -94,3 +98,33 @@ def _open(folder: Path) -> Any:
     from dload.remote import LocalRemote
 
     return Repository(LocalRemote(folder / "remote"), ShardCache(folder / "cache", None))
+
+
+def store(batches: pa.RecordBatchReader, folder: Path, shard_bytes: int) -> None:
+    """Commit, and leave no cache beside it."""
+    ingest(batches, folder, shard_bytes)
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+
+
+class Reader:
+    """Samples through its pipeline, with its default shuffle."""
+
+    def __init__(self, prefix: str, endpoint: str, cache: Path, seed: int) -> None:
+        import os
+
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": "bench",
+            "AWS_SECRET_ACCESS_KEY": "bench",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+        from dload import Repository
+        from dload.cache import ShardCache
+        from dload.remote import S3Remote
+
+        remote = S3Remote(endpoint, BUCKET, f"{prefix}/remote")
+        data = Repository(remote, ShardCache(cache, None)).dataset("data")
+        self._samples = data.samples().shuffle(seed=seed)
+
+    def epoch(self, number: int) -> Iterator[Item]:
+        for key, fields in self._samples:
+            yield key, fields["image"], int.from_bytes(fields["label"], "little")

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+
+from benchmarks.bucket import BUCKET
+from benchmarks.peers.tasks import Item, rows
 
 PACKAGES: tuple[str, ...] = ("pylance==14.0.2", "pyarrow==26.0.1")
 PYTHON = (3, 11)
@@ -34,3 +38,33 @@ def read(folder: Path) -> Iterator[pa.RecordBatch]:
     import lance
 
     yield from lance.dataset(str(folder / "data.lance")).to_batches()
+
+
+def store(batches: pa.RecordBatchReader, folder: Path, shard_bytes: int) -> None:
+    """Write the table."""
+    ingest(batches, folder, shard_bytes)
+
+
+class Reader:
+    """Batches of 256 rows taken at random, as its own sampler for training does; it keeps no copy on disk."""
+
+    def __init__(self, prefix: str, endpoint: str, cache: Path, seed: int) -> None:
+        import lance
+
+        self._seed = seed
+        self._table = lance.dataset(
+            f"s3://{BUCKET}/{prefix}/data.lance",
+            storage_options={
+                "aws_endpoint": endpoint,
+                "aws_access_key_id": "bench",
+                "aws_secret_access_key": "bench",
+                "aws_region": "us-east-1",
+                "allow_http": "true",
+            },
+        )
+
+    def epoch(self, number: int) -> Iterator[Item]:
+        order = np.random.default_rng([self._seed, number]).permutation(self._table.count_rows())
+        for start in range(0, len(order), 256):
+            taken = self._table.take(order[start : start + 256].tolist(), columns=["key", "image", "label"])
+            yield from rows(taken.to_batches())

@@ -7,14 +7,22 @@ A peer that takes part in `ingest` and `recommit` has
 - `SYNCS`: whether that is on the disk already when `ingest` returns; what is not is forced to it here, on the
   clock, by four threads;
 - `read(folder) -> iterator of record batches`: everything back, in order, in the columns of the input.
+
+A peer that takes part in `stream`, `resume` and `audit`, which read D1 from a bucket, has
+
+- `store(batches, folder, shard_bytes)`: keeps the stream in a folder, which is then served as a prefix;
+- `Reader(prefix, endpoint, cache, seed)` with `epoch(number)`, an iterator of shuffled samples `(key, image,
+  label)`; and where it can resume, `position(items)`, its state after so many samples of the epoch in hand, and
+  `resume(position)`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +32,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.report import busy_seconds, settle
+
+Item = tuple[str, bytes, int]  # key, image, label: a sample of D1
 
 
 class Adapter(Protocol):
@@ -125,10 +135,97 @@ def edited(batches: tuple[pa.RecordBatch, ...]) -> tuple[pa.RecordBatch, ...]:
     )
 
 
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {"ingest": ingest, "recommit": recommit, "memory": memory}
+def store(adapter: Any, source: str, folder: str, shard_bytes: int) -> dict[str, Any]:
+    """Keep the stream in the file `source`, off any clock."""
+    Path(folder).mkdir(parents=True)
+    batches = _Input.of(source)
+    reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
+    adapter.store(reader, Path(folder), shard_bytes)
+    return {"stored": sum(_files(Path(folder)).values())}
+
+
+def stream(adapter: Any, prefix: str, endpoint: str, cache: str, patience: float) -> dict[str, Any]:
+    """Two epochs with a cache that begins empty: what each cost, and the order of the first."""
+    settle(patience)
+    begin, cpu = time.perf_counter(), _cpu_seconds()
+    reader = adapter.Reader(prefix, endpoint, Path(cache), seed=0)
+    keys, first = [], 0.0
+    for key, _, _ in reader.epoch(0):
+        first = first or time.perf_counter() - begin
+        keys.append(int(key))
+    ended = time.perf_counter()
+    again = sum(1 for _ in reader.epoch(1))
+    wall, cpu = time.perf_counter() - begin, _cpu_seconds() - cpu
+    return {
+        "first": first,
+        "epoch1": ended - begin,
+        "epoch2": wall - (ended - begin),
+        "cpu": cpu / (len(keys) + again),
+        "rows": [len(keys), again],
+        "peak": peak_memory(),
+        "keys": keys,
+    }
+
+
+def resume(adapter: Any, prefix: str, endpoint: str, cache: str, items: int) -> dict[str, Any]:
+    """Whether an epoch that stops after so many samples and goes on in another reader is the one that did not."""
+    if not hasattr(adapter.Reader, "resume"):
+        return {"exact": None}
+    whole = [key for key, _, _ in _reader(adapter, prefix, endpoint, cache).epoch(0)]
+    stopped = _reader(adapter, prefix, endpoint, cache)
+    samples = stopped.epoch(0)
+    begun = [key for _, (key, _, _) in zip(range(items), samples, strict=False)]
+    position = json.loads(json.dumps(stopped.position(items)))
+    del samples, stopped
+    other = _reader(adapter, prefix, endpoint, cache)
+    other.resume(position)
+    rest = [key for key, _, _ in other.epoch(0)]
+    return {
+        "exact": begun + rest == whole,
+        "repeated": len({*begun} & {*rest}),
+        "lost": len({*whole} - {*begun, *rest}),
+    }
+
+
+def audit(adapter: Any, prefix: str, endpoint: str, cache: str, source: str) -> dict[str, Any]:
+    """Read all samples, and compare them with what was kept: the error that was raised, or how many are wrong."""
+    right = {key: (image, label) for key, image, label in rows(_Input.of(source))}
+    wrong = 0
+    try:
+        for key, image, label in _reader(adapter, prefix, endpoint, cache).epoch(0):
+            wrong += right.pop(key, None) != (image, label)
+    except Exception as error:
+        return {"raised": type(error).__name__, "wrong": wrong}
+    return {"raised": None, "wrong": wrong + len(right)}
+
+
+def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Item]:
+    """The samples of D1."""
+    for batch in batches:
+        yield from zip(*(batch[name].to_pylist() for name in ("key", "image", "label")), strict=True)
+
+
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "ingest": ingest,
+    "recommit": recommit,
+    "memory": memory,
+    "store": store,
+    "stream": stream,
+    "resume": resume,
+    "audit": audit,
+}
 
 
 # --- inside -----------------------------------------------------------------------------------
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+def _reader(adapter: Any, prefix: str, endpoint: str, cache: str) -> Any:
+    return adapter.Reader(prefix, endpoint, Path(cache), seed=0)
 
 
 def _timed(
