@@ -163,11 +163,26 @@ class Ahead(Caller):
         self._input.forget(first)
 
 
-def called(call: Call, node: Node, source: Node, run: Run) -> Caller:
-    """The results for the items of a source, by as many threads as the call asks for."""
-    opened, meter = source.open(run), run.meter(node)
-    kind = Ahead if call.workers else Inline
-    return kind(opened, call, node.depth, meter)
+@dataclass(frozen=True, eq=False)
+class Calling(Node):
+    """A node that calls a function of each item."""
+
+    source: Node
+    call: Call
+
+    @property
+    def label(self) -> str:
+        return self.call.label
+
+    @property
+    def outline(self) -> str:
+        return self.call.outline
+
+    def results(self, run: Run, call: Call | None = None) -> Caller:
+        """What the calls give, by as many threads as is asked for."""
+        call = call or self.call
+        kind = Ahead if call.workers else Inline
+        return kind(self.source.open(run), call, self.depth, run.meter(self))
 
 
 def _timed(apply: Any, item: Any, tag: Any) -> tuple[Any, float]:

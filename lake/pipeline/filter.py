@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lake.pipeline.ahead import called
-from lake.pipeline.call import Call
+from lake.pipeline.ahead import Calling
 from lake.pipeline.caller import Caller
-from lake.pipeline.node import Node, RowShuffle, Run
+from lake.pipeline.node import Node, RowShuffle, Run, below
 from lake.pipeline.stage import Over, Stage
 
 
 @dataclass(frozen=True, eq=False)
-class Filter(Node):
+class Filter(Calling):
     """The items for which the call gives something true."""
 
     name: ClassVar[str] = "filter"
-    source: Node
-    call: Call
-
-    @property
-    def label(self) -> str:
-        return self.call.label
-
-    @property
-    def outline(self) -> str:
-        return self.call.outline
 
     def open(self, run: Run) -> Stage:
-        return _Filter(called(self.call, self, self.source, run))
+        return _Filter(self.results(run))
 
     def shuffled(self, shuffle: RowShuffle) -> Node | None:
-        source = self.source.shuffled(shuffle)
-        return None if source is None else replace(self, source=source)
+        return below(self, shuffle)
 
 
 class _Filter(Over):

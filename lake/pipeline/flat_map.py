@@ -6,33 +6,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from lake.pipeline.ahead import called
-from lake.pipeline.call import Call
+from lake.pipeline.ahead import Calling
 from lake.pipeline.caller import Caller
-from lake.pipeline.node import Node, Run, StageMeter
+from lake.pipeline.node import Run, StageMeter
 from lake.pipeline.rewind import Rewind, every_of
 from lake.pipeline.stage import Stage
 
 
 @dataclass(frozen=True, eq=False)
-class FlatMap(Node):
+class FlatMap(Calling):
     """All items of what the call gives for each."""
 
     name: ClassVar[str] = "flat_map"
-    source: Node
-    call: Call
-
-    @property
-    def label(self) -> str:
-        return self.call.label
-
-    @property
-    def outline(self) -> str:
-        return self.call.outline
 
     def open(self, run: Run) -> Stage:
         call = replace(self.call, fn=Listed(self.call.fn)) if self.call.workers else self.call
-        return _FlatMap(called(call, self, self.source, run), self, run.meter(self))
+        return _FlatMap(self.results(run, call), self, run.meter(self))
 
 
 @dataclass(frozen=True)

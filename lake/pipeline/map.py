@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar
 
 from lake import codecs
-from lake.pipeline.ahead import called
+from lake.pipeline.ahead import Calling
 from lake.pipeline.call import Call
-from lake.pipeline.node import Counts, Node, RowShuffle, Run, StageMeter, Uncountable, name_of
+from lake.pipeline.node import Counts, Node, RowShuffle, Run, StageMeter, Uncountable, below, name_of
 from lake.pipeline.seeds import Seed, unit, word
 from lake.pipeline.stage import OneForOne, Stage
 from lake.pipeline.zipped import Zip
 
 
 @dataclass(frozen=True, eq=False)
-class Map(Node):
+class Map(Calling):
     """What a function makes of each item."""
 
     name: ClassVar[str] = "map"
     one_for_one: ClassVar[bool] = True
-    source: Node
-    call: Call
-
-    @property
-    def label(self) -> str:
-        return self.call.label
-
-    @property
-    def outline(self) -> str:
-        return self.call.outline
 
     def open(self, run: Run) -> Stage:
-        return called(self.call, self, self.source, run)
+        return self.results(run)
 
     def count(self, counts: Counts, epoch: int) -> float:
         if not self.call.keeps_count:
@@ -42,8 +32,7 @@ class Map(Node):
         return counts.of(self.source, epoch)
 
     def shuffled(self, shuffle: RowShuffle) -> Node | None:
-        source = self.source.shuffled(shuffle)
-        return None if source is None else replace(self, source=source)
+        return below(self, shuffle)
 
 
 @dataclass(frozen=True)
@@ -130,8 +119,7 @@ class Maybe(Node):
         return counts.of(self.source, epoch)
 
     def shuffled(self, shuffle: RowShuffle) -> Node | None:
-        source = self.source.shuffled(shuffle)
-        return None if source is None else replace(self, source=source)
+        return below(self, shuffle)
 
 
 class _Maybe(OneForOne):

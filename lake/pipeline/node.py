@@ -142,6 +142,13 @@ def over(node: Node, changed: Callable[[Node], Node]) -> Node:
     return dataclasses.replace(node, **found) if found else node
 
 
+def below(node: Node, shuffle: RowShuffle) -> Node | None:
+    """A node of one input over rows in shuffled order; None where those are out of reach."""
+    [source] = node.inputs
+    found = source.shuffled(shuffle)
+    return None if found is None else over(node, lambda _: found)
+
+
 def graph(root: Node) -> dict[Node, int]:
     """The nodes under a root and itself, inputs first, each with its number from 1."""
     numbers: dict[Node, int] = {}
