@@ -7,21 +7,26 @@ log entries and the head hint are always asked of the store.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
+
+import pyarrow as pa
 
 from lake.config import parse_duration
 from lake.errors import FormatError, IntegrityError, NotFoundError
 from lake.format import documents, log, names, version
 from lake.format.manifest import Manifest
 from lake.format.names import Keys
+from lake.format.segment import decode_segment
 from lake.format.values import LogEntry, VersionDocument
 from lake.stores.base import Object, Store
 
 _FETCHERS = 8  # documents asked for at once
+_SEGMENTS = 32  # whose bytes a manifest keeps at hand, where a cache has them: a megabyte or two each
 
 
 class BlobCache(Protocol):
@@ -167,8 +172,16 @@ class Refs:
     def segments(self, document: VersionDocument, *, last: int) -> Manifest:
         """The shards of the version's last so many segments."""
         refs = document.segments[len(document.segments) - last :]
-        data = self.each(self.segment, [ref.digest for ref in refs])
-        return Manifest.open(document.schema, refs, data, target=document.cuts.target)
+        data = _Segments(self, [ref.digest for ref in refs])
+        return Manifest.open(
+            document.schema, refs, data if self.cache else list(data), target=document.cuts.target
+        )
+
+    def tables(self, document: VersionDocument, *, last: int, schema: pa.Schema) -> list[pa.Table]:
+        """The rows of the version's last so many segments, decoded whole under this schema by one who writes."""
+        refs = document.segments[len(document.segments) - last :]
+        data = _Segments(self, [ref.digest for ref in refs])
+        return [decode_segment(each, ref, schema, writing=True) for each, ref in zip(data, refs, strict=True)]
 
     def segment(self, digest: str) -> bytes:
         """The bytes of one manifest segment, checked against its digest."""
@@ -218,6 +231,24 @@ class Refs:
             return [function(item) for item in items]
         with ThreadPoolExecutor(_FETCHERS) as pool:
             return list(pool.map(function, items))
+
+
+class _Segments(Sequence[bytes]):
+    """The bytes of segments: all in turn, a few fetched at once; again when asked for, unless used lately."""
+
+    def __init__(self, refs: Refs, digests: Sequence[str]) -> None:
+        self._refs, self._digests = refs, digests
+        self._segment = lru_cache(maxsize=_SEGMENTS)(refs.segment)
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._segment(self._digests[index])
+
+    def __iter__(self) -> Iterator[bytes]:
+        for first in range(0, len(self), _FETCHERS):
+            yield from self._refs.each(self._segment, self._digests[first : first + _FETCHERS])
 
 
 def decode_info(data: bytes, url: str) -> LakeInfo:

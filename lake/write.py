@@ -28,6 +28,7 @@ Mode = Literal["overwrite", "append"]
 Expect = (
     str | EllipsisType | None
 )  # a version id; ... = the head seen when the call began; None = whatever is there
+_LAST = 64  # shards of the head that an append looks at: an input that came before is not stored again
 SHARD_BYTES = 16 * 2**10, 2**40  # least and most raw bytes of a shard's target
 
 _log = logging.getLogger("lake")
@@ -230,9 +231,8 @@ class Change:
             meta=old.meta if self.asked.meta is None else self.asked.meta,
             recipe=old.recipe if self.asked.recipe is None else self.asked.recipe,
         )
-        apart = tail_to_merge(old.segments)
-        tail = list(self.refs.segments(old, last=apart).shards()) if apart else []
-        return draft.grown(old, head, self.made.shards, tail, apart)
+        tail = self.refs.tables(old, last=tail_to_merge(old.segments), schema=merged)
+        return draft.grown(old, head, self.made.shards, tail)
 
     def _detach(self, base: Base) -> None:
         """Carry the commit over to a newer head: what it took over from the old one is no longer inherited."""
@@ -273,10 +273,11 @@ def _head_left(refs: Refs, name: str) -> Base:
 
 
 def _shards_to_look_at(refs: Refs, old: VersionDocument | None, mode: Mode) -> Sequence[Shard]:
-    """All shards of a head that is to be overwritten; of one that is appended to, those of its last segment."""
+    """All shards of a head that is to be overwritten; of one that is appended to, the last few."""
     if old is None or not old.segments:
         return []
-    return list((refs.manifest(old) if mode == "overwrite" else refs.segments(old, last=1)).shards())
+    manifest = refs.manifest(old) if mode == "overwrite" else refs.segments(old, last=1)
+    return list(manifest.shards(0 if mode == "overwrite" else max(0, len(manifest) - _LAST)))
 
 
 def _retyped(old: VersionDocument | None, aim: Aim) -> list[str]:

@@ -165,6 +165,13 @@ def items(array: pa.Array) -> pa.Array:
     return _picked(array.values, np.repeat(starts - before, sizes) + np.arange(sizes.sum()))
 
 
+def octets_of_equal_length(array: pa.Array) -> npt.NDArray[np.uint8]:
+    """The bytes of fixed-size binaries without nulls, [rows, width]; not copied."""
+    width = array.type.byte_width
+    octets = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+    return octets.reshape(-1, width)
+
+
 def fixed_blocks(array: pa.Array) -> Iterator[npt.NDArray[np.uint8]]:
     """The bytes of fixed-width values (no booleans), nulls as zeros; without nulls one piece, not copied."""
     width = array.type.bit_width // 8

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 
 from lake.errors import SchemaError
-from lake.format.segment import encode_segment, segment_cuts
+from lake.format.segment import as_written, encode_segment, encode_table, segment_cuts, table_of
 from lake.format.values import Cuts, SegmentRef, Shard, VersionDocument
 from lake.format.version import EMPTY_CHAIN, chain_step, data_digest
 from lake.format.vocab import MAX_VALUES
@@ -61,19 +62,23 @@ def whole(
 
 
 def grown(
-    base: VersionDocument,
-    head: Head,
-    shards: Sequence[Shard],
-    taken_apart: Sequence[Shard] = (),
-    apart: int = 0,
+    base: VersionDocument, head: Head, shards: Sequence[Shard], tail: Sequence[pa.Table] = ()
 ) -> tuple[VersionDocument, Segments]:
     """The base's version with `shards` after its own.
 
-    `taken_apart`: the shards of the base's last `apart` segments, which are divided anew with the new ones.
+    `tail`: the decoded tables of the base's last segments, which are divided anew together with the new shards.
     """
-    kept = base.segments[: len(base.segments) - apart]
-    segments = tuple((segment, None) for segment in kept) + divide((*taken_apart, *shards), head)
+    kept = tuple((ref, None) for ref in base.segments[: len(base.segments) - len(tail)])
+    own = table_of(shards, head.schema, head.key)
+    rows = pa.concat_tables([*(as_written(table, head.schema, head.key) for table in tail), own])
+    segments = (*kept, *_divided(rows))
     return _document(head, segments, extend_chain(base.chain, shards)), segments
+
+
+def _divided(rows: pa.Table) -> Segments:
+    """Segments of some rows of a manifest, cut by content."""
+    ends = segment_cuts(rows["cut"].to_pylist())
+    return tuple(encode_table(rows.slice(start, end - start)) for start, end in pairwise([0, *ends]))
 
 
 def described(base: VersionDocument, **changes: Any) -> VersionDocument:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake.errors import FormatError
+from lake.format import arrays
 from lake.format.part import batch_rows, fits
 from lake.format.segment import decode_segment, group_ends, shards_of, stats_of
 from lake.format.values import SegmentRef, Shard
@@ -52,7 +53,7 @@ class Manifest:
         self, schema: pa.Schema, refs: Sequence[SegmentRef], data: Sequence[Any], target: int | None = None
     ) -> None:
         self.schema, self.refs, self.target = schema, tuple(refs), target
-        self._data = list(data)
+        self._data = data
         self._firsts = np.cumsum([0, *(ref.shards for ref in refs)])  # first shard of each segment
         self._field_groups: dict[str, int] = {}  # joined names -> number
         self.fields: list[tuple[str, ...]] = []  # of each group of columns that shares parts
@@ -69,7 +70,8 @@ class Manifest:
     ) -> Manifest:
         """The manifest whose segments are `refs`; `data`: their bytes, or paths of files that hold them.
 
-        `target`: the version's, with which the batches of its parts must agree.
+        `data` is gone through once, and asked again for the segments of shards and statistics that are wanted, so
+        that it need not hold all of them. `target`: the version's, with which the batches of its parts must agree.
 
         Raises:
             FormatError: a segment is not what its version says.
@@ -169,7 +171,7 @@ class Manifest:
             raise FormatError(f"{what}: a shard without rows, or of negative size")
         if (int(rows.sum()), int(raw_bytes.sum()), int(sizes.sum())) != (ref.rows, ref.raw_bytes, ref.bytes):
             raise FormatError(f"{what}: its shards do not add up to what the version says")
-        digests = np.frombuffer(b"".join(parts.field("digest").to_pylist()), np.uint8).reshape(-1, 32)
+        digests = arrays.octets_of_equal_length(parts.field("digest"))
         groups = self._grouped(parts.field("fields"))
         return _Planning(rows, raw_bytes, np.diff(lists.offsets), sizes, raw_sizes, groups, digests)
 

@@ -8,12 +8,13 @@ for sense: a shard whose parts do not add up to its rows, or whose batches lie o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lake.errors import FormatError
@@ -112,31 +113,51 @@ def tail_to_merge(refs: Sequence[SegmentRef]) -> int:
 
 def encode_segment(shards: Sequence[Shard], schema: pa.Schema, key: str | None) -> tuple[SegmentRef, bytes]:
     """The segment that these shards make, and its bytes."""
-    data = _encode(shards, segment_schema(schema, key))
-    ref = SegmentRef(
-        digest=hashlib.sha256(data).hexdigest(),
-        rows=sum(shard.rows for shard in shards),
-        shards=len(shards),
-        bytes=sum(part.bytes for shard in shards for part in shard.parts),
-        raw_bytes=sum(shard.raw_bytes for shard in shards),
-    )
-    return ref, data
+    return encode_table(table_of(shards, schema, key))
 
 
-def _encode(shards: Sequence[Shard], schema: pa.Schema) -> bytes:
+def table_of(shards: Sequence[Shard], schema: pa.Schema, key: str | None) -> pa.Table:
+    """The rows that these shards are in a manifest of this schema."""
+    wanted = segment_schema(schema, key)
     columns = {
         "parts": _lists([shard.parts for shard in shards], _encode_parts),
-        "stats": _encode_stats(shards, schema.field("stats").type),
+        "stats": _encode_stats(shards, wanted.field("stats").type),
     }
     arrays = [
         columns[field.name]
         if field.name in columns
         else _array([getattr(shard, field.name) for shard in shards], field.type)
-        for field in schema
+        for field in wanted
     ]
+    return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def as_written(table: pa.Table, schema: pa.Schema, key: str | None) -> pa.Table:
+    """The whole table of a segment, decoded under `schema`, as `table_of` would make it of the same shards."""
+    wanted = segment_schema(schema, key)
+    found = {name: table[name].combine_chunks() for name in table.column_names}
+    return pa.Table.from_arrays([_member(found, field, len(table)) for field in wanted], schema=wanted)
+
+
+def _member(found: Mapping[str, pa.Array], field: pa.Field, rows: int) -> pa.Array:
+    """What is found of a column or statistic; structs with null for what was not."""
+    array = found.get(field.name)
+    if not pa.types.is_struct(field.type):
+        return pa.nulls(rows, field.type) if array is None else cast(array, field.type)
+    inside = {} if array is None else dict(zip(_names(array.type), array.flatten(), strict=True))
+    members = [_member(inside, child, rows) for child in field.type]
+    return pa.StructArray.from_arrays(members, fields=list(field.type))
+
+
+def _names(struct: pa.StructType) -> list[str]:
+    return [field.name for field in struct]
+
+
+def encode_table(table: pa.Table) -> tuple[SegmentRef, bytes]:
+    """The segment that these rows of a manifest make, and its bytes: they depend on the values alone."""
     sink = pa.BufferOutputStream()
     pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema),
+        table.combine_chunks(),
         sink,
         row_group_size=ROW_GROUP,
         compression="zstd",
@@ -145,7 +166,15 @@ def _encode(shards: Sequence[Shard], schema: pa.Schema) -> bytes:
         write_statistics=False,
     )
     data: bytes = sink.getvalue().to_pybytes()
-    return data
+    parts = table["parts"].combine_chunks().flatten()
+    ref = SegmentRef(
+        digest=hashlib.sha256(data).hexdigest(),
+        rows=pc.sum(table["rows"], min_count=0).as_py(),
+        shards=len(table),
+        bytes=pc.sum(parts.field("bytes"), min_count=0).as_py(),
+        raw_bytes=pc.sum(table["raw_bytes"], min_count=0).as_py(),
+    )
+    return ref, data
 
 
 def _lists(rows: Sequence[Sequence[Any]], encode: Any) -> pa.Array:

@@ -19,11 +19,14 @@ from lake.format import segment
 from lake.format.schema import canonical_schema, stored_schema
 from lake.format.segment import (
     SEGMENT_SHARDS,
+    as_written,
     decode_segment,
     encode_segment,
+    encode_table,
     segment_cuts,
     segment_schema,
     shards_of,
+    table_of,
     tail_to_merge,
 )
 from lake.format.stats import shard_stats
@@ -242,6 +245,31 @@ def test_statistics_are_read_in_the_types_of_the_version():
     table = decode_segment(data, ref, after)
     assert table.schema.field("stats").type.field("n").type.field("min").type == pa.int32()
     assert next(shards_of(table)).stats == {"n": ColumnStats(nulls=10)}
+
+
+@pytest.mark.parametrize("key", [None, "n"])
+def test_segments_of_a_longer_version_are_those_of_its_shards(key):
+    """Tables put together, under columns that came or were widened since, give the bytes that shards would."""
+    before = pa.schema([("n", pa.int16()), ("gone", pa.int8())])
+    part = replace(SHARDS[0].parts[0], fields=("n",))
+    old = [
+        replace(
+            SHARDS[0], parts=(part,), cut=cut, first_key=1, last_key=2, stats={"n": ColumnStats(1, 2, 0, 0)}
+        )
+        for cut in (1, 0, 7)
+    ]
+    after = pa.schema([("n", pa.int64()), ("new", pa.large_string())])
+    ref, data = encode_segment(old, before, key)
+    table = decode_segment(data, ref, after)
+    same = [replace(shard, stats={"n": ColumnStats(1, 2, 0, 0)}) for shard in shards_of(table)]
+
+    together = pa.concat_tables([as_written(table, after, key), table_of(same, after, key)])
+
+    assert together.combine_chunks().equals(table_of([*same, *same], after, key).combine_chunks())
+    for start, end in [(0, 6), (1, 4), (3, 5)]:
+        assert encode_table(together.slice(start, end - start)) == encode_segment(
+            [*same, *same][start:end], after, key
+        )
 
 
 # --- where segments end -----------------------------------------------------------------------
