@@ -22,6 +22,7 @@ from lake import sandbox
 from lake.catalog import relations
 from lake.catalog.files import statements
 from lake.catalog.mentions import Mention, mentions
+from lake.catalog.objects import stored_objects
 from lake.catalog.tables import Table, table
 from lake.errors import NotFoundError, SchemaError
 from lake.virtual import VirtualDataset
@@ -37,7 +38,7 @@ Params = Mapping[str, Any] | Sequence[Any] | None
 
 INSTALLED: Final = (  # each after what it uses
     ("macros", ("size_text", "share")),
-    ("views", ("datasets", "log", "versions", "shards", "columns", "tags", "derived", "cache")),
+    ("views", ("datasets", "log", "versions", "shards", "columns", "tags", "derived", "objects", "cache")),
     ("macros", ("parts",)),
 )
 VIEWS: Final = INSTALLED[1][1]
@@ -95,7 +96,7 @@ class Catalog:
             self._register_relations(session)
         for name, frame in tables.items():
             _register(session, name, frame)
-        missing = self._attach(session, query, frozenset(name.lower() for name in tables))
+        missing = self._attach(session, query, params, frozenset(name.lower() for name in tables))
         try:
             return session.sql(query, params=params)
         except duckdb.CatalogException:
@@ -131,14 +132,15 @@ class Catalog:
         """The tables that the views read. No dataset has such a name: theirs begin with a letter or digit."""
         for name, relation in relations.RELATIONS.items():
             session.register(name, _noted(relations.virtual(self._lake, relation)))
+        session.register("_objects", _noted(stored_objects(self._lake)))
         session.register("_cache", _noted(relations.cached_files(self._lake)))
 
     def _attach(
-        self, session: duckdb.DuckDBPyConnection, query: str, given: frozenset[str]
+        self, session: duckdb.DuckDBPyConnection, query: str, params: Params, given: frozenset[str]
     ) -> NotFoundError | None:
         """Make tables of the datasets that the query names; the error to raise should DuckDB miss a table."""
         [(parsed,)] = session.execute("select json_serialize_sql($1)", [query]).fetchall()
-        named = mentions(parsed)
+        named = mentions(parsed, dict(params if isinstance(params, Mapping) else _numbered(params)))
         if named is None:
             named = self._guessed(query)
         if any(mention.schema == "lake" and mention.name in _OF_LAKE for mention in named):
@@ -217,12 +219,17 @@ def _check_asks(session: duckdb.DuckDBPyConnection, query: str, params: Params) 
             "PIVOT, EXPLAIN). To keep an answer, commit it: lk.commit(name, lk.sql(query))"
         )
     needed = set(found[0].named_parameters)
-    given = set(params) if isinstance(params, Mapping) else {str(i) for i, _ in enumerate(params or (), 1)}
+    given = set(params if isinstance(params, Mapping) else dict(_numbered(params)))
     if needed != given:
         shown = [
             ", ".join(f"${each}" for each in sorted(map(str, names))) or "none" for names in (needed, given)
         ]
         raise ValueError(f"the statement needs the parameters {shown[0]}; given: {shown[1]}")
+
+
+def _numbered(params: Sequence[Any] | None) -> Iterator[tuple[str, Any]]:
+    """Positional parameters under the names that DuckDB gives them."""
+    return ((str(number), value) for number, value in enumerate(params or (), 1))
 
 
 def _check_types(query: str, params: Params) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -115,13 +116,13 @@ def _shards(lake: Lake, name: str, columns: Sequence[str]) -> Iterator[pa.Record
         found = {
             "dataset": pa.repeat(name, count),
             "version": pa.repeat(entry.version, count),
-            "shard": pa.array(range(shard, shard + count), pa.int64()),
+            "shard": pa.array(np.arange(shard, shard + count)),
             "start": pc.subtract(ends, rows),
             **{column: table[column] for column in _STORED if column in table.column_names},
         }
         for key in ("first_key", "last_key"):
             if key in found:
-                found[key] = pa.array([_text(value) for value in found[key]], pa.string())
+                found[key] = _texts(found[key])
         shown = pa.table({column: found[column] for column in columns})
         yield from shown.combine_chunks().to_batches()
         shard, start = shard + count, start + segment.rows
@@ -217,6 +218,13 @@ def _text(value: pa.Scalar | None) -> str | None:
     if plain is None:
         return None
     return plain.hex() if isinstance(plain, bytes) else str(plain)
+
+
+def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Values as a person reads them."""
+    if pa.types.is_large_string(values.type) or pa.types.is_integer(values.type):
+        return values.cast(pa.string())
+    return pa.array([_text(value) for value in values], pa.string())
 
 
 def _json(value: Any) -> str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import redirect_stdout
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -15,7 +17,7 @@ from lake.cli.output import note, plain_text, print_columns, print_csv, print_js
 _SHOWN = 200  # rows of a table on a terminal
 
 
-Format = Literal["table", "csv", "json"]
+Format = Literal["table", "csv", "json", "parquet", "arrow"]
 
 
 @command(
@@ -23,6 +25,7 @@ Format = Literal["table", "csv", "json"]
     'lake sql "select label, count(*) from birds group by label"',
     "lake sql \"from lake.shards where dataset = 'birds'\" --format csv",
     "lake sql @history -p dataset=birds",
+    'lake sql "from birds where label = 3" --output owls.parquet',
 )
 def sql(
     query: Annotated[
@@ -32,13 +35,19 @@ def sql(
         list[str] | None,
         typer.Option("--param", "-p", metavar="K=V", help="Fills $K of the query. Repeatable."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="table, csv or json.")] = "table",
+    form: Annotated[
+        Format | None, typer.Option("--format", help="table, csv, json, parquet or arrow (a stream).")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="A new file; its suffix says the format."),
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the queries that @NAME runs.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Ask in SQL: datasets are tables by name, "birds@v1" is a version, lake.* describes the lake."""
-    form = "json" if as_json else form
+    form = "json" if as_json else form or _said_by(output)
     if listing:
         _list(form)
         return
@@ -49,8 +58,39 @@ def sql(
         from lake.catalog import query as named
 
         query = named(query[1:], given).text
+    if form in ("parquet", "arrow") and output is None and sys.stdout.isatty():
+        raise typer.BadParameter(f"{form} is not for a terminal: say --output FILE, or pipe it")
     with answers():
-        _print(lake.open(url).sql(query, given or None).to_arrow_reader(), form)
+        _put(lake.open(url).sql(query, given or None).to_arrow_reader(), form, output)
+
+
+def _said_by(output: Path | None) -> Format:
+    """The format that a file's suffix says; a table without a file."""
+    if output is None:
+        return "table"
+    suffixes: dict[str, Format] = {".parquet": "parquet", ".arrow": "arrow", ".csv": "csv", ".json": "json"}
+    try:
+        return suffixes[output.suffix.lower()]
+    except KeyError:
+        raise typer.BadParameter(f"{output}: say --format, or end it in {', '.join(suffixes)}") from None
+
+
+def _put(answer: Any, form: Format, output: Path | None) -> None:
+    """Write the rows to a new file, or print them."""
+    from lake.catalog import new_file, write_answer
+
+    if output is None and form in ("parquet", "arrow"):
+        write_answer(answer, sys.stdout.buffer, form)
+    elif output is None:
+        _print(answer, form)
+    else:
+        with new_file(output) as fresh:
+            if form in ("parquet", "arrow"):
+                with fresh.open("wb") as file:
+                    write_answer(answer, file, form)
+            else:
+                with fresh.open("w", encoding="utf-8", newline="") as text, redirect_stdout(text):
+                    _print(answer, form)
 
 
 def _print(answer: Any, form: Format) -> None:

@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import Result
 
 import lake
+from lake.parts.kept import Kept
 
 Run = Callable[..., Result]
 Answer = Callable[..., Any]
@@ -160,6 +164,30 @@ def test_sql_answers_in_three_forms(birds: Path, run: Run, answer: Answer):
     assert json.loads(run("sql", query, "--format", "json").stdout) == expected == answer("sql", query)
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "json"])
+def test_sql_writes_a_new_file_and_no_other(birds: Path, run: Run, suffix: str, tmp_path: Path):
+    """The file that is named, in the format that its suffix says; what is there already stays."""
+    path = tmp_path / f"answer.{suffix}"
+    query = "select label, count(*) as n from birds group by label order by label"
+    before = set(tmp_path.iterdir())
+
+    assert run("sql", query, "--output", str(path)).stdout == ""
+    assert set(tmp_path.iterdir()) - before == {path}
+    rows = {
+        "parquet": lambda: pq.read_table(path).to_pylist(),
+        "arrow": lambda: pa.ipc.open_stream(path.read_bytes()).read_all().to_pylist(),
+        "csv": lambda: pacsv.read_csv(path).to_pylist(),
+        "json": lambda: json.loads(path.read_text()),
+    }[suffix]()
+    assert rows == [{"label": "a", "n": 10}, {"label": "b", "n": 10}]
+
+    again = run("sql", query, "-o", str(path))
+    assert (again.exit_code, "exists" in again.stderr) == (1, True)
+    failed = run("sql", "select error('boom')", "-o", str(tmp_path / f"no.{suffix}"))
+    assert failed.exit_code == 1
+    assert set(tmp_path.iterdir()) - before == {path}
+
+
 def test_sql_prints_odd_values_so_that_they_can_be_read_back(birds: Path, run: Run, answer: Answer):
     """Line breaks, quotes, bytes, NaN, null, times, decimals; also columns of one name."""
     query = (
@@ -265,8 +293,9 @@ def test_an_error_is_one_line_on_stderr_and_an_exit_code(
     assert message in result.stderr
 
 
-def test_damage_is_its_own_exit_code(birds: Path, run: Run, folder: Path):
+def test_damage_is_its_own_exit_code(birds: Path, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch):
     """Also when DuckDB met it first, which passes on only a text."""
+    monkeypatch.setattr("lake.parts.reader._recent", Kept(0))  # a command is a process of its own
     [part] = (folder / "l" / "shards").rglob("*.arrow")
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
