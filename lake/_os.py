@@ -12,13 +12,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import shutil
+import signal
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
+from typing import Any
 
 if sys.platform == "win32":
     import msvcrt
@@ -137,6 +142,53 @@ def read_into(fd: int, buffer: memoryview, start: int) -> int:
     return len(data)
 
 
+# --- memory that processes share ------------------------------------------------------------
+
+
+class SharedMemory:
+    """`size` bytes, zeros at first, that a process shares with those it starts: it pickles on the way to them.
+
+    No file system knows it by a name, so nothing is left however its processes end.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._key: Any = f"lake-{uuid.uuid4().hex}" if sys.platform == "win32" else _nameless_file(size)
+        self.map = self._mapped()
+
+    def __getstate__(self) -> Any:
+        if sys.platform == "win32":
+            return self._size, self._key
+        from multiprocessing.reduction import DupFd
+
+        return self._size, DupFd(self._key)
+
+    def __setstate__(self, state: Any) -> None:
+        self._size, key = state
+        self._key = key if sys.platform == "win32" else key.detach()
+        self.map = self._mapped()
+
+    def __del__(self) -> None:
+        if isinstance(getattr(self, "_key", None), int):
+            os.close(self._key)
+
+    def _mapped(self) -> mmap.mmap:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, self._size, tagname=self._key)
+        return mmap.mmap(self._key, self._size)
+
+
+def _nameless_file(size: int) -> int:
+    """A file in memory, or an unlinked one."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("lake", os.MFD_CLOEXEC)
+    else:
+        fd, path = tempfile.mkstemp(prefix="lake-")
+        os.unlink(path)
+    os.ftruncate(fd, size)
+    return fd
+
+
 # --- clocks ---------------------------------------------------------------------------------
 
 
@@ -196,6 +248,28 @@ def unlock(fd: int) -> None:
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
         return
     fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def being_written(path: str) -> bool | None:
+    """Whether a process has the file open for writing; None where the system does not say.
+
+    Linux gives a lease for reading only on a file that nobody can write to; it is given back at once.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a writer that comes now: SIGIO would end the process
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return True if error.errno == errno.EAGAIN else None
+    finally:
+        os.close(fd)
+    return False
 
 
 # --- the rest -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -40,14 +41,16 @@ from lake.derive import Derivation
 from lake.diff import Diff, diff
 from lake.errors import NotFoundError
 from lake.export import export
+from lake.follow import Follow
 from lake.format import names
 from lake.format.values import LogEntry
 from lake.gc import GcReport
 from lake.pipeline import Pipeline
+from lake.pipeline.seeds import Seed
 from lake.pull import Pulled, pull
 from lake.refs import Refs
 from lake.repair import Repair
-from lake.samples import Samples
+from lake.samples import Drawn, Samples
 from lake.scan import Scan
 from lake.snapshot import Snapshot, Version
 from lake.stores import Store
@@ -780,6 +783,53 @@ class Dataset:
         can be done with it.
         """
         return Pipeline(Samples.of(self.snapshot, columns, where, prefetch))
+
+    def draw(
+        self,
+        size: int | None = None,
+        *,
+        weights: str | Mapping[Any, float] | None = None,
+        by: str | None = None,
+        columns: Sequence[str] | None = None,
+        where: Any = None,
+        seed: int | None = None,
+    ) -> Pipeline:
+        """A pipeline of `size` samples (None: as many as there are rows), drawn at random and anew in each epoch.
+
+        `weights`, a column of numbers: rows with replacement, each as likely as its weight says; None: all alike.
+        `by`, a column of labels: each of its values as often as any other, or as `weights` says of the values
+        (those not named never). Of 64 samples from a multiple of 64 on, each value has its share, rounded up or
+        down; and of one value's rows each comes once before any comes again.
+
+        Rows are looked up, so this is for data that the cache can hold; drawing takes 8 bytes for each of the
+        `size` samples and of the rows. It resumes at any sample for nothing.
+
+        Raises:
+            ValueError: no such column; when iterated: nulls, or weights that cannot be.
+        """
+        if size is not None and size < 0:
+            raise ValueError(f"draw(): size is a number of samples: {size}")
+        source = Samples.of(self.snapshot, columns, where, None)
+        return Pipeline(Drawn.of(source, size, weights, by, Seed.of(seed)))
+
+    def follow(
+        self,
+        from_: str = "now",
+        poll: float | str = "2s",
+        *,
+        columns: Sequence[str] | None = None,
+        batch_size: int = 1024,
+        stop: threading.Event | None = None,
+    ) -> Follow:
+        """Rows as they are committed, as batches or `samples()`, without end or until `stop` is set.
+
+        `from_`: "now", "start" (all rows there are, then what comes), or "#12": what came after that log entry.
+        `poll`: how often the log is looked at. See `lake.follow.Follow`.
+        """
+        return Follow(
+            self.snapshot.refs, self.snapshot.cache, self.name, from_=from_, poll=poll, columns=columns,
+            batch_size=batch_size, stop=stop,
+        )  # fmt: skip
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         return self.scan().to_reader().__arrow_c_stream__(requested_schema)

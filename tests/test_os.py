@@ -183,3 +183,16 @@ def test_a_lease_is_between_descriptors(tmp_path: Path) -> None:
 def test_disk_is_told_for_places_that_are_not_yet(tmp_path: Path) -> None:
     """The free bytes of the disk on which a path will be."""
     assert _os.available_disk(tmp_path / "not" / "yet") > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+def test_a_file_that_is_open_for_writing_is_told(tmp_path: Path) -> None:
+    """By any descriptor, of this process too; readers do not count, and asking disturbs nobody."""
+    path = tmp_path / "x"
+    with path.open("wb") as writer:
+        assert _os.being_written(str(path)) in (True, None)
+        writer.write(b"1")
+    with path.open("rb") as reader:
+        assert _os.being_written(str(path)) in (False, None)
+        assert reader.read() == b"1"
+    assert _os.being_written(str(tmp_path / "none")) is None

@@ -6,7 +6,7 @@ is the order in `lake --help`.
 
 from lake.cli.app import app, main
 
-from lake.cli import lakes, datasets, history, upkeep, reading, sql, machine, archive, demo  # isort: skip
+from lake.cli import lakes, datasets, history, upkeep, reading, sql, machine, archive, watch, demo  # isort: skip
 
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "reading",
     "sql",
     "upkeep",
+    "watch",
 ]

@@ -1,0 +1,108 @@
+"""A watcher that is killed again and again loses no file and commits none twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import lake
+from lake import filenames
+from tests.live.dropping import content, name_of
+
+ROOT = Path(__file__).parents[2]
+FULL = bool(os.environ.get("LAKE_TEST_FULL"))
+WATCH = """
+import sys, lake.live
+print("imported", flush=True)
+lake.live.ingest(sys.argv[1], sys.argv[2], "cam", every="0.2s", settle="0.3s", delete=sys.argv[3] == "True")
+"""
+
+
+def started(*arguments: object, **more) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **more)
+
+
+def written(writers: list[subprocess.Popen[str]]) -> dict[str, list[str]]:
+    """The names of the contents of each path, in order."""
+    found: dict[str, list[str]] = {}
+    for writer in writers:
+        said, _ = writer.communicate(timeout=280)
+        assert writer.returncode == 0
+        for line in said.splitlines():
+            path, name = json.loads(line)
+            found.setdefault(path, []).append(name)
+    return found
+
+
+def rows(url: Path) -> list[dict]:
+    try:
+        return lake.open(url).dataset("cam").scan().to_table().to_pylist()
+    except lake.NotFoundError:
+        return []
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_every_file_is_in_exactly_one_committed_batch(tmp_path, delete):
+    """Four writers drop files in every way, some over earlier ones, while the watcher is killed with -9 at random."""
+    files, kills, pace = (5000, 20, 0.012) if FULL else (120, 2, 0.05)
+    folder, url = tmp_path / "camera", tmp_path / "l"
+    folder.mkdir()
+    draw = random.Random(7)
+    script = Path(__file__).parent / "dropping.py"
+    writers = [started(script, folder, n, files // 4, pace, stdout=subprocess.PIPE) for n in range(4)]
+
+    watch = ["-c", WATCH, folder, url, delete]
+    for _ in range(kills):
+        watcher = started(*watch, stdout=subprocess.PIPE)
+        assert watcher.stdout is not None
+        assert watcher.stdout.readline() == "imported\n"
+        time.sleep(0.3 + draw.random() * 2)
+        watcher.kill()
+        watcher.stdout.close()
+        assert watcher.wait() == -signal.SIGKILL
+    contents = written(writers)
+    watcher = started(*watch)
+    last = {names[-1] for names in contents.values()}
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not last <= {name_of(cell) for cell in cells(rows(url)).values()}:
+        time.sleep(0.5)
+    watcher.send_signal(signal.SIGTERM)
+    assert watcher.wait(timeout=60) == 0
+
+    found = cells(rows(url))
+    for data in found.values():
+        assert data == content(name_of(data)), "a file was committed before it was whole"
+    committed = Counter(map(name_of, found.values()))
+    assert committed.most_common(1)[0][1] == 1, "a content was committed twice"
+    assert last <= committed.keys(), "a file was lost"
+    of_path = {name: path for path, names in contents.items() for name in names}
+    assert committed.keys() <= of_path.keys()
+    for (_, key, field), data in found.items():
+        assert (key, field) == filenames.split(of_path[name_of(data)])
+    log = lake.open(url).log("cam")
+    batches = [entry.txn for entry in log if entry.operation == "append"]
+    assert len(set(batches)) == len(batches) > 1
+    left = {path for path in folder.rglob("*") if path.is_file() and ".lake-live" not in path.parts}
+    assert len(left) == (0 if delete else len(contents))
+    said = f"{len(contents)} files, {len(of_path)} contents, {len(committed)} committed in {len(batches)} batches"
+    sys.stdout.write(f"{said}\n")
+
+
+def cells(table: list[dict]) -> dict[tuple[int, str, str], bytes]:
+    """Every file's bytes, by row, key and field."""
+    return {
+        (number, row["key"], field): data
+        for number, row in enumerate(table)
+        for field, data in row.items()
+        if field != "key" and data is not None
+    }
