@@ -14,7 +14,7 @@ from lake import plan
 from lake.pipeline.node import FREE, Counts, Node, RowShuffle, Run, short
 from lake.pipeline.stage import Stage
 from lake.plan.permutation import Ints
-from lake.samples.values import values
+from lake.samples.values import samples, values
 from lake.scan import Scan
 from lake.snapshot import Snapshot
 from lake.where import condition
@@ -101,6 +101,12 @@ class Samples(Node):
         names = document.schema.names if self.columns is None else self.columns
         return tuple([name for name in names if name != document.key])
 
+    @cached_property
+    def read(self) -> list[str]:
+        """The columns that are read: the fields, and the key."""
+        key = self.snapshot.document.key
+        return [*self.fields] if key is None else [*self.fields, key]
+
     def scan(self, epoch: int) -> Scan:
         """The rows of an epoch as batches, at its beginning; those that meet a condition are found once."""
         scan = self.unread(epoch)
@@ -114,9 +120,7 @@ class Samples(Node):
 
     def unread(self, epoch: int) -> Scan:
         """The same, though nothing was read for a condition."""
-        key, read = self.snapshot.document.key, list(self.fields)
-        if key is not None:
-            read.append(key)
+        read = self.read
         if not read:
             raise ValueError(f"{self.snapshot.name!r} has no key: samples() of no columns would be empty")
         order = self.order
@@ -145,12 +149,15 @@ class Samples(Node):
         asked = (self.order.buffer or 0) * document.shards
         return max(plan.DEFAULT_WINDOW, -(-asked // max(1, document.rows)))
 
+    def rows_in(self, size: int, most: int, columns: Sequence[str]) -> int:
+        """How many rows have so many bytes of these columns, decoded; at least one."""
+        raw = int(self.snapshot.manifest.sizes(columns)[1].sum())
+        return max(1, min(most, size * self.snapshot.document.rows // max(1, raw)))
+
     def _batch_size(self, columns: Sequence[str]) -> int:
         if self.prefetch is not None:
             return max(1, min(BATCH_ROWS, self.prefetch // _SPREAD))
-        document = self.snapshot.document
-        raw = int(self.snapshot.manifest.sizes(columns)[1].sum())
-        return max(1, min(BATCH_ROWS, BATCH_BYTES * document.rows // max(1, raw)))
+        return self.rows_in(BATCH_BYTES, BATCH_ROWS, columns)
 
 
 class _Rows:
@@ -274,11 +281,7 @@ class _Rows:
             if self._numbers is None:
                 self._numbers = self._rows_of(self._number - 1).tolist()
             keys = self._numbers[self._offset : self._offset + batch.num_rows]
-        if len(names) == 1:
-            [name], [column] = names, columns
-            return [(key, {name: value}) for key, value in zip(keys, column, strict=True)]
-        rows = zip(*columns, strict=True) if columns else [()] * len(keys)
-        return [(key, dict(zip(names, row, strict=True))) for key, row in zip(keys, rows, strict=True)]
+        return samples(keys, names, columns)
 
     def _rows_of(self, number: int) -> Ints:
         """The numbers in the version of the rows of a batch."""

@@ -7,7 +7,7 @@ Arrow makes of it: lists, dicts, dates, decimals.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,17 @@ import pyarrow as pa
 from lake.convert.tensors import MARK, is_variable_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def samples(
+    keys: Sequence[Any], names: Sequence[str], columns: Sequence[Sequence[Any]]
+) -> list[tuple[Any, dict[str, Any]]]:
+    """Rows as `(key, {field: value})`."""
+    if len(names) == 1:
+        [name], [column] = names, columns
+        return [(key, {name: value}) for key, value in zip(keys, column, strict=True)]
+    rows = zip(*columns, strict=True) if columns else [()] * len(keys)
+    return [(key, dict(zip(names, row, strict=True))) for key, row in zip(keys, rows, strict=True)]
 
 
 def values(array: pa.Array, field: pa.Field) -> list[Any]:
