@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from lake.pipeline.call import Call
 from lake.pipeline.chain import Concat
@@ -17,21 +18,40 @@ from lake.pipeline.switch import ChoiceBy, Select, as_weights
 from lake.pipeline.zipped import Zip
 
 
+class Scan(Protocol):
+    """What `mix` takes besides pipelines: a scan, or its `to_torch()`."""
+
+    @property
+    def node(self) -> Batched: ...
+
+
+class Batched(Protocol):
+    """The node of a scan."""
+
+    @property
+    def rows_each(self) -> int: ...
+
+
 def mix(
-    pipes: Sequence[Pipeline],
+    pipes: Sequence[Pipeline] | Sequence[Scan],
     weights: Sequence[float] | None = None,
     *,
     seed: int | None = None,
     until: Until = "any",
 ) -> Pipeline:
-    """Items of several pipelines, each drawn at random by weight.
+    """Items of several pipelines, each drawn at random by weight; or batches of several scans.
 
     Ends when one is dry that was asked ("any"), or goes on with the others until all are ("all"). The weights
-    may change when a position is resumed.
+    may change when a position is resumed. Those of scans are in rows, however many each has in a batch.
 
     Raises:
         ValueError: no pipelines, or not one weight for each.
     """
+    if pipes and not any(isinstance(each, Pipeline) for each in pipes) and all(map(_is_scan, pipes)):
+        batched: list[Any] = [each.node for each in pipes]
+        given = checked_weights("mix", weights, len(batched))
+        weights = [weight / node.rows_each for weight, node in builtins.zip(given, batched, strict=True)]
+        pipes = [Pipeline(node) for node in batched]
     nodes = _nodes("mix", pipes)
     if until not in ("any", "all"):
         raise ValueError(f"mix(): until is 'any' or 'all', not {until!r}")
@@ -100,6 +120,10 @@ def from_iterable(
 def random_stream(seed: int | None = None) -> Pipeline:
     """Numbers in [0, 1) without end, evenly spread; others in each epoch."""
     return Pipeline(Random(Seed.of(seed)))
+
+
+def _is_scan(given: object) -> bool:
+    return hasattr(getattr(given, "node", None), "rows_each")
 
 
 def _nodes(called: str, pipes: Iterable[Any]) -> tuple[Node, ...]:

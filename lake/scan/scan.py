@@ -17,6 +17,7 @@ from lake import plan
 from lake.parts import Meter
 from lake.plan.cursor import Cursor
 from lake.scan import gather
+from lake.scan.batches import Batches
 from lake.scan.columns import Columns
 from lake.scan.crew import Crew, memory_bytes
 from lake.scan.labels import sorted_labels
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
+    from lake.pipeline.node import Node
     from lake.torch import TensorStream
 
 PAD = "_pad"  # the column that marks repeated rows where even="pad"
@@ -427,12 +429,7 @@ class _Iteration(Generic[Item]):
         columns = self._complete(step, values)
         for mapped in self._maps:
             columns = mapped(columns)
-        item = self._render(columns)
-        self._done = self._mark.done = step.number + 1
-        self._mark.rows += step.rows
-        self._meter.batches += 1  # only here, in the consumer's thread
-        self._meter.rows += columns.rows
-        return item
+        return self._render(columns)
 
     def _turn_to_next_span(self) -> bool:
         """Whether there are rows beyond the plan that was carried out."""
@@ -491,6 +488,10 @@ class _Iteration(Generic[Item]):
             marked = np.arange(step.rows) >= step.rows - step.pads
             values = [*values, pa.array(marked)]
         return Columns(self._schema, values, step.rows, self._dictionaries)
+
+
+def _itself(scan: Scan) -> Scan:
+    return scan
 
 
 def _columns(snapshot: Snapshot, columns: Sequence[str] | None, even: str | None) -> list[str]:

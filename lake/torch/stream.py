@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lake.scan.batches import Batches
 from lake.torch.tensors import Form, Tensors
 
 if TYPE_CHECKING:
+    from lake.pipeline.node import Node
     from lake.scan import Scan
     from lake.scan.columns import Columns
 
@@ -58,6 +61,15 @@ class TensorStream:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`: see `Scan.set_epoch`."""
         self.scan.set_epoch(epoch)
+
+    @property
+    def node(self) -> Node:
+        """What `lake.mix` makes of it: a pipeline of its batches begins with this."""
+        return Batches(self.scan.twin(), partial(TensorStream, form=self.form, device=self.device))
+
+    def close(self) -> None:
+        """End the iteration in progress, if there is one; the position stays."""
+        self.scan.close()
 
     def metrics(self) -> dict[str, float]:
         """What reading has cost: see `Scan.metrics`."""
