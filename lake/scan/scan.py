@@ -209,6 +209,24 @@ class Scan:
             found.load_state_dict(self._loaded.state())
         return found
 
+    def twin(self) -> Scan:
+        """Another scan of the same plan, at its beginning."""
+        return self._fresh()
+
+    @property
+    def node(self) -> Node:
+        """What `lake.mix` makes of it: a pipeline of its batches begins with this."""
+        return Batches(self.twin(), _itself)
+
+    def facts(self) -> dict[str, Any]:
+        """What the batches depend on beside the data: options and functions."""
+        where = None if self._condition is None else self._condition.text
+        return {**self._asked, "columns": self.columns, "where": where, "maps": self._maps}
+
+    def close(self) -> None:
+        """End the iteration in progress, if there is one; the position stays."""
+        self._end()
+
     def hand_over(self, outer: Any) -> None:
         """Have `outer` be asked for the position from now on, until this scan is iterated again."""
         self._end()
@@ -429,7 +447,12 @@ class _Iteration(Generic[Item]):
         columns = self._complete(step, values)
         for mapped in self._maps:
             columns = mapped(columns)
-        return self._render(columns)
+        item = self._render(columns)
+        self._done = self._mark.done = step.number + 1
+        self._mark.rows += step.rows
+        self._meter.batches += 1  # only here, in the consumer's thread
+        self._meter.rows += columns.rows
+        return item
 
     def _turn_to_next_span(self) -> bool:
         """Whether there are rows beyond the plan that was carried out."""
