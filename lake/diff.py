@@ -109,7 +109,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Chang
 def _new_bytes(before: Snapshot, after: Snapshot) -> int:
     same = _shared(before, after)
     fresh = {one.digest: one.bytes for _, shard in _shards(after, same) for one in shard.parts}
-    known = {digest for number in range(len(before.manifest)) for digest in before.manifest.digests(number)}
+    known = set(before.manifest.every_digest())
     return sum(size for digest, size in fresh.items() if digest not in known)
 
 

@@ -132,9 +132,7 @@ def objects_of(refs: Refs, name: str, version: str, document: VersionDocument) -
 
 def parts_of(refs: Refs, document: VersionDocument) -> list[Keys]:
     """The parts of all shards of a version."""
-    manifest = refs.manifest(document)
-    digests = {digest for shard in range(len(manifest)) for digest in manifest.digests(shard)}
-    return [names.part_keys(digest) for digest in sorted(digests)]
+    return [names.part_keys(digest) for digest in sorted(set(refs.manifest(document).every_digest()))]
 
 
 class _Replacement:

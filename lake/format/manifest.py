@@ -135,6 +135,11 @@ class Manifest:
             parts = [part for part in parts if held[self._per.part_group[part]]]
         return [self._per.part_digest[part].tobytes().hex() for part in parts]
 
+    def every_digest(self) -> list[str]:
+        """The parts of all shards in order; one that several have, as often."""
+        text = self._per.part_digest.tobytes().hex()
+        return [text[at : at + 64] for at in range(0, len(text), 64)]
+
     def held(self, columns: Sequence[str]) -> tuple[Ints, npt.NDArray[np.uint8], Ints]:
         """The parts that hold any of `columns`, shard by shard: digests [n, 32], bytes.
 

@@ -288,15 +288,22 @@ def _check_file(file: pq.ParquetFile, ref: SegmentRef, columns: Sequence[str] | 
             f"{metadata.num_rows:,} shards instead of {ref.shards:,}, of at most {SEGMENT_SHARDS:,}"
         )
     unpacked = 0
+    leaves = _leaves(metadata, columns)
     for group in range(metadata.num_row_groups):
-        for leaf in range(metadata.num_columns):
+        for leaf in leaves:
             column = metadata.row_group(group).column(leaf)
-            if columns is None or any(f"{column.path_in_schema}.".startswith(f"{path}.") for path in columns):
-                unpacked += column.total_uncompressed_size
-                if column.num_values > _VALUES or unpacked > _UNPACKED:
-                    raise ValueError(f"over {_VALUES:,} values or {_UNPACKED:,} bytes in its columns")
+            unpacked += column.total_uncompressed_size
+            if column.num_values > _VALUES or unpacked > _UNPACKED:
+                raise ValueError(f"over {_VALUES:,} values or {_UNPACKED:,} bytes in its columns")
     if writing and (unknown := _unknown(file.schema_arrow)):
         raise ValueError(f"unknown columns {', '.join(unknown)}: upgrade lake to write here")
+
+
+def _leaves(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> list[int]:
+    """The numbers of the Parquet columns at or below these paths; of all, if None."""
+    paths = [f"{metadata.schema.column(leaf).path}." for leaf in range(metadata.num_columns)]
+    wanted = ("",) if columns is None else tuple(f"{path}." for path in columns)
+    return [leaf for leaf, path in enumerate(paths) if path.startswith(wanted)]
 
 
 _KNOWN = ("rows", "raw_bytes", "first_key", "last_key", "cut", "parts", "stats")

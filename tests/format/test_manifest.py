@@ -97,6 +97,7 @@ def test_planning_knows_sizes_batches_and_digests_of_the_parts_it_needs(segments
     for i, parts in enumerate(held):
         assert manifest.digests(i, sorted(columns)) == [part.digest for part in parts]
         assert manifest.digests(i) == [part.digest for part in shards[i].parts]
+    assert manifest.every_digest() == [part.digest for shard in shards for part in shard.parts]
 
 
 @settings(max_examples=20, deadline=None)
