@@ -95,7 +95,7 @@ class LocalFile:
 
     def read_at(self, start: int, length: int) -> bytes:
         """Exactly these bytes, in one system call for anything below 1 GiB."""
-        data = self._read(start, min(length, _MOST_AT_ONCE))
+        data = self._read(start, length if length < _MOST_AT_ONCE else _MOST_AT_ONCE)
         return data if len(data) == length else self._rest(start, length, data)
 
     def stream(self) -> Iterator[bytes]:

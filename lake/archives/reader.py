@@ -169,10 +169,10 @@ class Archive(Sequence[bytes]):
             if number is None:
                 raise NotFoundError(f"no member {which!r} in {self.name}{self._nearest(which)}")
             return number
-        number = operator.index(which)
-        if not -len(self) <= number < len(self):
-            raise IndexError(f"no member {number}: {self.name} has {len(self):,}")
-        return number % len(self)
+        number, count = operator.index(which), len(self.names)
+        if not -count <= number < count:
+            raise IndexError(f"no member {number}: {self.name} has {count:,}")
+        return number % count
 
     def _places(self) -> dict[str, int]:
         if self._numbers is None:

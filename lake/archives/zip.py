@@ -21,7 +21,7 @@ from lake.archives.place import Place
 from lake.archives.table import Member, Table
 from lake.errors import ArchiveError
 
-_LOCAL = struct.Struct("<4s2B4HL2L2H")
+_LOCAL = struct.Struct("<4s4xH16x2H")  # of a member's header: mark, method, bytes of the name and the extra field
 _SLACK = 64  # bytes that the extra field of a local header may be longer than the directory's
 _GAP = 64 << 10  # between members that one request fetches together
 _SPAN = 8 << 20  # bytes that one such request fetches at most
@@ -177,17 +177,16 @@ class ZipContent:
 
     def _span(self, number: int) -> tuple[int, int]:
         """Where the member lies, its header included, with some room for that."""
-        start = self.table.start[number]
+        start, limit = self.table.start[number], self._limit[number]
         end = start + self._head[number] + _SLACK + self._stored[number]
-        return start, min(end, self._limit[number])
+        return start, end if end < limit else limit
 
     def _data(self, number: int, blob: bytes, at: int) -> int:
         """How far behind the start of its header the member's data begins."""
         try:
-            local = _LOCAL.unpack_from(blob, at)
+            mark, method, name, extra = _LOCAL.unpack_from(blob, at)
         except struct.error:
             raise self._broken(number, "the archive ends inside its header") from None
-        mark, method, name, extra = local[0], local[4], local[10], local[11]
         if mark != b"PK\3\4":
             raise self._broken(number, "there is no header where the directory says")
         raw = blob[at + _LOCAL.size : at + _LOCAL.size + name]

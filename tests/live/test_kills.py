@@ -32,16 +32,23 @@ def started(*arguments: object, **more) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **more)
 
 
-def written(writers: list[subprocess.Popen[str]]) -> dict[str, list[str]]:
-    """The names of the contents of each path, in order."""
+def written(writers: list[tuple[subprocess.Popen[str], Path]]) -> dict[str, list[str]]:
+    """The names of the contents of each path, in order, once all are written."""
     found: dict[str, list[str]] = {}
-    for writer in writers:
-        said, _ = writer.communicate(timeout=280)
-        assert writer.returncode == 0
-        for line in said.splitlines():
+    for writer, said in writers:
+        assert writer.wait(timeout=280) == 0
+        for line in said.read_text().splitlines():
             path, name = json.loads(line)
             found.setdefault(path, []).append(name)
     return found
+
+
+def writer(folder: Path, number: int, count: int, pace: float) -> tuple[subprocess.Popen[str], Path]:
+    """A process that drops files, and where it says which."""
+    said = folder.parent / f"written {number}"
+    script = Path(__file__).parent / "dropping.py"
+    with said.open("w") as file:
+        return started(script, folder, number, count, pace, stdout=file), said
 
 
 def rows(url: Path) -> list[dict]:
@@ -58,8 +65,7 @@ def test_every_file_is_in_exactly_one_committed_batch(tmp_path, delete):
     folder, url = tmp_path / "camera", tmp_path / "l"
     folder.mkdir()
     draw = random.Random(7)
-    script = Path(__file__).parent / "dropping.py"
-    writers = [started(script, folder, n, files // 4, pace, stdout=subprocess.PIPE) for n in range(4)]
+    writers = [writer(folder, n, files // 4, pace) for n in range(4)]
 
     watch = ["-c", WATCH, folder, url, delete]
     for _ in range(kills):
