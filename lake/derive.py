@@ -8,7 +8,7 @@ pipeline runs again, what is lost is stored anew, and the pointer is put in its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -29,7 +29,7 @@ from lake.roots import parts_in
 from lake.samples import Samples
 from lake.stores.base import Object
 from lake.survey import copies_of
-from lake.write import request, write
+from lake.write import Request, request, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,12 @@ def derive(
     shard_bytes: int | str,
     single_writer: bool,
     progress: bool | None,
+    commit: Callable[[Request, Pipeline], LogEntry] | None = None,
 ) -> LogEntry:
     """The log entry of the version that the pipeline gives: the one there is, else of a commit made now.
 
-    Of several that compute it at the same time, all return the same entry.
+    Of several that compute it at the same time, all return the same entry. `commit`: what commits it, elsewhere
+    than in this process.
 
     Raises:
         NotReproducibleError: the pipeline has no fingerprint. ValueError: it has no end, or reads the dataset.
@@ -90,14 +92,17 @@ def derive(
             may_be_empty=False,
         )
         fresh = Pipeline(pipeline.node)  # at the beginning of epoch 0, wherever the caller's is
-        entry = write(
-            refs,
-            asked,
-            partial(read, fresh),
-            single_writer=single_writer,
-            progress=progress,
-            damaged=search.damaged,
-        )
+        if commit is not None and search.damaged is None:
+            entry = commit(asked, fresh)
+        else:
+            entry = write(
+                refs,
+                asked,
+                partial(read, fresh),
+                single_writer=single_writer,
+                progress=progress,
+                damaged=search.damaged,
+            )
     says = {"sources": pipeline.source_versions(), "pipeline": repr(pipeline), "tag": tag}
     return search.point_to(entry, says, Signature.of(None, message), single_writer=single_writer)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,10 +37,35 @@ def arrow(snapshot: Snapshot, meter: Meter | None = None) -> VirtualDataset:
     """The version as a pyarrow dataset, which DuckDB, polars, pandas and Dask read. `meter` counts what it costs."""
     counts = meter or Meter()
 
-    def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
-        yield from _ahead(_Question(snapshot, columns, where, counts))
+    def rows(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
+        yield from read(snapshot, columns, where, meter=counts)
 
-    return VirtualDataset(snapshot.document.schema, read)
+    return VirtualDataset(snapshot.document.schema, rows)
+
+
+def read(
+    snapshot: Snapshot,
+    columns: Sequence[str],
+    where: Any = None,
+    *,
+    shards: range | None = None,
+    meter: Meter | None = None,
+    threads: int | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows that meet a condition, in order, with these columns; `shards`: of these alone."""
+    question = _Question(snapshot, columns, where, meter or Meter())
+    if threads is None:
+        threads = (os.cpu_count() or 1) if snapshot.cache is None else _REQUESTS
+    return _ahead(question, question.pieces(shards), threads)
+
+
+def shards_of(snapshot: Snapshot, where: Any = None) -> np.ndarray:
+    """The numbers of the shards that may hold rows that meet a condition, ascending."""
+    manifest = snapshot.manifest
+    if where is None:
+        return np.arange(len(manifest))
+    verdicts = condition(where, snapshot.document.schema).verdicts(manifest.stats, manifest.rows)
+    return np.flatnonzero(verdicts != NONE)
 
 
 def lazy(snapshot: Snapshot) -> polars.LazyFrame:
@@ -63,9 +88,7 @@ class _Piece:
 class _Question:
     """Columns of the rows that meet a filter, in pieces that can be read in any order and thread."""
 
-    def __init__(
-        self, snapshot: Snapshot, columns: Sequence[str], where: pads.Expression | None, meter: Meter
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, columns: Sequence[str], where: Any, meter: Meter) -> None:
         self.snapshot, self.columns, self.meter = snapshot, list(columns), meter
         self._where: Condition | None = None
         self._filtered: list[str] = []
@@ -73,7 +96,7 @@ class _Question:
             self._where = condition(where, snapshot.document.schema)
             self._filtered = list(self._where.columns)
 
-    def pieces(self) -> Iterator[_Piece]:
+    def pieces(self, shards: range | None = None) -> Iterator[_Piece]:
         """All that may hold rows, in their order."""
         manifest = self.snapshot.manifest
         verdicts = np.full(len(manifest), ALL, np.int8)
@@ -81,6 +104,8 @@ class _Question:
             verdicts = self._where.verdicts(manifest.stats, manifest.rows)
         steps = self._steps()
         for shard in np.flatnonzero(verdicts != NONE).tolist():
+            if shards is not None and shard not in shards:
+                continue
             rows, step = int(manifest.rows[shard]), int(steps[shard])
             for start in range(0, rows, step):
                 yield _Piece(shard, start, min(start + step, rows), bool(verdicts[shard] != ALL))
@@ -149,15 +174,12 @@ def _bare(rows: int) -> pa.Table:
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
-def _ahead(question: _Question) -> Iterator[pa.RecordBatch]:
+def _ahead(question: _Question, pieces: Iterator[_Piece], threads: int) -> Iterator[pa.RecordBatch]:
     """The batches of all pieces in order, some pieces being read while others are used."""
-    local = question.snapshot.cache is None
-    workers = (os.cpu_count() or 1) if local else _REQUESTS
-    pieces = question.pieces()
-    with ThreadPoolExecutor(workers, "lake-frame") as pool:
+    with ThreadPoolExecutor(threads, "lake-frame") as pool:
         coming: deque[Future[pa.Table]] = deque()
         try:
-            coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, workers + 1))
+            coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, threads + 1))
             while coming:
                 table = coming.popleft().result()
                 coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, 1))

@@ -101,13 +101,11 @@ def write(
     raised, the head is where it was. `damaged`: keys of copies that count as absent, for an overwrite that stores
     everything again and takes nothing over.
     """
-    start = _head_seen(refs, asked.name) if damaged is None else _head_left(refs, asked.name)
+    start = head_seen(refs, asked.name) if damaged is None else _head_left(refs, asked.name)
     if asked.signature.given and (earlier := find_txn(refs, asked.name, asked.signature.txn)) is not None:
         return earlier
-    expect = asked.expect if isinstance(asked.expect, str) else None
-    if expect is not None and expect != start.version:
-        raise conflict(asked.name, f"expected {expect[:12]} to be the head", start)
-    source = read(key=_key_asked(asked, start))
+    expect = check_expected(asked, start)
+    source = read(key=key_asked(asked, start))
     info = prepare(refs, single_writer=single_writer)
     guard = Guard(refs.store, info.grace, damaged or ())
     shards = _shards_to_look_at(refs, start.document, asked.mode) if damaged is None else []
@@ -138,6 +136,33 @@ def write(
         if note:
             _log.warning("%s: %s", asked.name, note)
     return entry
+
+
+def key_asked(asked: Request, start: Base) -> str | EllipsisType | None:
+    """The key by which the input is read: on an append the head's, unless the caller names one."""
+    known = asked.mode == "append" and start.document is not None and isinstance(asked.key, EllipsisType)
+    return start.document.key if known and start.document else asked.key
+
+
+def head_seen(refs: Refs, name: str) -> Base:
+    """The head when the call began; nothing where there is no lake yet."""
+    try:
+        refs.info()
+    except NotFoundError:
+        return Base(0, 1, None, None)
+    return refs.base(name)
+
+
+def check_expected(asked: Request, start: Base) -> str | None:
+    """The version id that must be the head when the entry is made, if the caller named one.
+
+    Raises:
+        ConflictError: it is not the head now.
+    """
+    expect = asked.expect if isinstance(asked.expect, str) else None
+    if expect is not None and expect != start.version:
+        raise conflict(asked.name, f"expected {expect[:12]} to be the head", start)
+    return expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,21 +272,6 @@ class Change:
 
 
 # --- inside -----------------------------------------------------------------------------------
-
-
-def _key_asked(asked: Request, start: Base) -> str | EllipsisType | None:
-    """The key by which the input is read: on an append the head's, unless the caller names one."""
-    known = asked.mode == "append" and start.document is not None and isinstance(asked.key, EllipsisType)
-    return start.document.key if known and start.document else asked.key
-
-
-def _head_seen(refs: Refs, name: str) -> Base:
-    """The head when the call began; nothing where there is no lake yet."""
-    try:
-        refs.info()
-    except NotFoundError:
-        return Base(0, 1, None, None)
-    return refs.base(name)
 
 
 def _head_left(refs: Refs, name: str) -> Base:
