@@ -10,6 +10,7 @@ import argparse
 import importlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks import report
@@ -21,6 +22,8 @@ TABLES = {
     "beside": "Samples from a bucket, beside peers",
     "archives": "Reading archives",
     "plan": "Planning an epoch",
+    "versions": "Large versions and long histories",
+    "scale": "A large lake, on paper",
     "shuffle": "How good a shuffle is",
 }
 DOCS = ROOT / "docs" / "benchmarks.md"
@@ -73,6 +76,15 @@ def docs() -> str:
     return "\n\n".join([INTRO, "## Bars", report.verdicts(bars), *sections]) + "\n"
 
 
+def documents() -> dict[Path, str]:
+    """The pages of their own that some benchmarks make of their figures."""
+    return {
+        DOCS.with_name(f"{name}.md"): f"{module.document(kept['figures'])}\n\n{_origin(kept)}\n"
+        for name, module, kept in _kept()
+        if hasattr(module, "document")
+    }
+
+
 def _kept() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Each benchmark that has been run: name, module, figures and where they come from."""
     for name in TABLES:
@@ -108,8 +120,9 @@ def main() -> None:
     if asked.docs:
         for _, module, kept in _kept():
             module.draw(kept["figures"], quick=False)
-        DOCS.write_text(docs(), "utf-8")
-        print(DOCS)
+        for path, text in {DOCS: docs(), **documents()}.items():
+            path.write_text(text, "utf-8")
+            print(path)
         return
     bars = [bar for name in asked.names or TABLES for bar in measure(name, quick=asked.quick)]
     if bars:

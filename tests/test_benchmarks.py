@@ -176,5 +176,7 @@ def test_quotients_are_taken_round_by_round() -> None:
 
 
 def test_the_page_says_what_was_measured() -> None:
-    """docs/benchmarks.md is `python -m benchmarks --docs` of the figures that are kept."""
+    """docs/benchmarks.md and its like are `python -m benchmarks --docs` of the figures that are kept."""
     assert driver.DOCS.read_text("utf-8") == driver.docs()
+    for path, text in driver.documents().items():
+        assert path.read_text("utf-8") == text
