@@ -712,10 +712,32 @@ def test_a_member_that_is_long_behind_is_left_behind_and_fetches_for_itself(
     assert not fast.apart
     get(cache, FILES[4])
     assert cache.counters.refetched == 1
-    slow.advance(7)
+    slow.advance(8)
     assert not slow.apart
     fast.close()
     slow.close()
+
+
+def test_a_member_that_stands_still_is_left_behind_by_those_who_wait_for_room(
+    make: MakeCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within the window, where the budget has no more than that; it rejoins when it has caught up."""
+    monkeypatch.setattr(groups, "PATIENCE", 0.05)
+    cache = make(2000, wait=10)
+    fast = cache.reserve("plan", "rank 0", 2000, needs(FILES[:4]))
+    still = cache.reserve("plan", "rank 1", 2000, needs(FILES[:4]))
+
+    for position in range(4):
+        get(cache, FILES[position])
+        fast.advance(position + 1)
+
+    still.advance(1)
+    assert still.apart
+    assert not fast.apart
+    still.advance(4)
+    assert not still.apart
+    fast.close()
+    still.close()
 
 
 def test_a_member_ahead_in_the_next_epoch_does_not_take_the_end_of_this_one_from_the_others(

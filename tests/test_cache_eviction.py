@@ -115,17 +115,18 @@ def test_documents_go_after_files_unless_they_have_outgrown_their_share() -> Non
 
 
 @pytest.mark.parametrize(
-    ("digest", "expected"),
+    ("digest", "spread", "expected"),
     [
-        pytest.param(0, -1, id="in the window"),
-        pytest.param(3, 30, id="beyond the window: as late as it is used"),
-        pytest.param(5, -1, id="in no plan: wanted now"),
+        pytest.param(0, False, -1, id="in the window"),
+        pytest.param(3, False, 30, id="beyond the window: as late as it is used"),
+        pytest.param(3, True, NEVER, id="beyond the window of the hindmost"),
+        pytest.param(5, True, -1, id="in no plan: wanted now"),
     ],
 )
 def test_a_file_may_wait_only_where_plans_alone_ask_for_it_and_beyond_their_windows(
-    digest: int, expected: int
+    digest: int, spread: bool, expected: int
 ) -> None:
-    group = Group((Needs.of([(name, 10) for name in DIGESTS[:4]]),), 0, 20)
+    group = Group((Needs.of([(name, 10) for name in DIGESTS[:4]]),), 0, 20, spread=spread)
 
     assert horizon(DIGESTS[digest], 10, [group]) == expected
 

@@ -8,7 +8,8 @@ A plan says in which order it uses files. So instead of guessing from the past, 
    next epoch is not known is taken to repeat this one: newest first;
 3. small documents (segments of manifests), least recently used first, up to an eighth of the budget; beyond
    that they count as 1;
-4. what a plan needs later than the file that room is made for, and beyond its resident window: latest first.
+4. what a plan needs later than the file that room is made for, and beyond its resident window: latest first. But
+   the foremost of a group takes nothing that is needed: it waits for the hindmost rather than fetch twice.
 
 The rest stays: it is in the window that some reservation was promised, or needed sooner than the newcomer.
 """
@@ -84,13 +85,14 @@ class Group:
     """The live scans of one plan: where the hindmost of them stands, and what they were promised.
 
     `epochs` are those that some member is in, oldest first; the hindmost is at `position` of the first.
-    `following` is the epoch after them, where it is known.
+    `following` is the epoch after them, where it is known. `spread`: some are ahead of the hindmost.
     """
 
     epochs: tuple[Needs, ...]
     position: int
     resident: int  # bytes
     following: Needs | None = None
+    spread: bool = False
 
     def uses(self, files: Prefixes) -> tuple[Ints, Ints]:
         """For each file, bytes of reading until its next use in these epochs, and in the one after them; or NEVER."""
@@ -104,16 +106,19 @@ class Group:
 
 
 def horizon(key: str, size: int, groups: Sequence[Group]) -> int:
-    """How many bytes of reading lie before the file is used; -1 if it may not wait.
+    """What a plan needs so many bytes of reading ahead, or sooner, stays if room is made for this file.
 
-    It may wait where only plans ask for it, and all of them beyond their windows.
+    That is until the file itself is used; NEVER where those who use it first may wait for others of their group;
+    -1 where it may not wait: somebody's window has it, or it is in no plan.
     """
     wanted = np.array([prefix(key)], np.uint64)
-    ahead = [(int(group.uses(wanted)[0][0]), group.resident) for group in groups]
-    if any(until != NEVER and until + size <= resident for until, resident in ahead):
+    uses = [(int(group.uses(wanted)[0][0]), group) for group in groups]
+    if any(until != NEVER and until + size <= group.resident for until, group in uses):
         return -1
-    soonest = min((until for until, _ in ahead), default=NEVER)
-    return -1 if soonest == NEVER else soonest
+    soonest, first = min(uses, key=lambda use: use[0], default=(NEVER, None))
+    if first is None or soonest == NEVER:
+        return -1
+    return NEVER if first.spread else soonest
 
 
 def victims(
@@ -128,7 +133,7 @@ def victims(
 ) -> tuple[Ints, int]:
     """Which files may go, as indices in the order in which they should, and how many of them are not needed.
 
-    `horizon`: bytes of reading before the newcomer is used; what a plan needs sooner than that stays.
+    `horizon`: what a plan needs so many bytes of reading ahead, or sooner, stays.
     """
     ahead = np.full(len(files), NEVER, np.int64)
     later = np.full(len(files), NEVER, np.int64)

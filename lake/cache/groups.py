@@ -2,7 +2,8 @@
 
 Scans of one plan are a group. It was promised room once, for the window that follows its hindmost member: a
 file stays until every member has passed it. One that is more than the window behind the foremost for
-`PATIENCE` seconds is left behind: nobody keeps files for it any longer. Members end with their process.
+`PATIENCE` seconds, or that others have waited for as long, is left behind: nobody keeps files for it until it
+has caught up. Members end with their process.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Sequence
@@ -19,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from lake.cache import holds
-from lake.cache.eviction import Group, Needs
+from lake.cache.eviction import Group, Needs, horizon
 from lake.cache.home import Home
 from lake.cache.index import Index
 from lake.config import format_bytes
@@ -55,6 +57,7 @@ class Groups:
         self._home, self._index = home, index
         self._process: tuple[str, holds.Hold] | None = None
         self._needs: dict[int, Needs] = {}  # by their id in the index
+        self.turn = threading.Condition()  # told when a member of this process goes on
         holds.at_fork(self)
 
     # --- joining and going on -----------------------------------------------------------------
@@ -118,7 +121,22 @@ class Groups:
             rows = _members(connection, "plan = (select plan from members where id = ?)", member)
             if len(rows) > 1:
                 rows = self._settled(connection, rows)
+            with self.turn:
+                self.turn.notify_all()
             return any(row.id == member and not row.apart for row in rows)
+
+    def leave_behind(self, connection: sqlite3.Connection, key: str, size: int) -> None:
+        """Go on without the hindmost of groups that need a file only later, after a long wait for room for it."""
+        for plan, rows in _by_plan(self._settled(connection, self._alive(connection))).items():
+            together = [row for row in rows if not row.apart]
+            hindmost = min(row.place for row in together)
+            group = self._group(connection, plan, rows)
+            if group.spread and horizon(key, size, [group]) >= 0:
+                connection.executemany(
+                    "update members set behind = ?, apart = 1 where id = ?",
+                    [(time.monotonic(), row.id) for row in together if row.place == hindmost],
+                )
+                self._changed(connection)
 
     def leave(self, member: int) -> None:
         """The member is done, whether it finished or not."""
@@ -153,7 +171,7 @@ class Groups:
 
     def after_fork(self, *, child: bool) -> None:
         if child:
-            self._process = None
+            self._process, self.turn = None, threading.Condition()
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -187,7 +205,7 @@ class Groups:
         return settled
 
     def _settle(self, connection: sqlite3.Connection, row: Member, foremost: Member, now: float) -> Member:
-        late = self._distance(connection, row, foremost) > row.resident
+        late = self._distance(connection, row, foremost) > (0 if row.apart else row.resident)
         behind = (now if row.behind is None else row.behind) if late else None
         apart = int(behind is not None and (bool(row.apart) or now - behind > PATIENCE))
         if (behind, apart) == (row.behind, row.apart):
@@ -215,6 +233,7 @@ class Groups:
             hindmost.position,
             max(row.resident for row in rows),
             self._read(connection, plan, epochs[-1] + 1) if known.fetchone() else None,
+            any(row.place > hindmost.place for row in together),
         )
 
     def _insert(

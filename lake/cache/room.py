@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from lake.cache import eviction, holds, index
+from lake.cache import eviction, groups, holds, index
 from lake.cache.groups import Groups, no_room
 from lake.cache.home import BLOCK, Home
 from lake.cache.index import DOCUMENT, LAYOUTS, Index
@@ -22,6 +22,7 @@ from lake.config import format_bytes
 from lake.errors import BudgetError
 
 _QUEUE_SECONDS: Final = 1.0  # how long an order of eviction is gone by
+_LEASED_SECONDS: Final = 1.0  # that an admission waits for leases before it takes what is needed later
 _QUEUED: Final = 16  # one of so many of the files that no plan needs this epoch is queued
 _LEAST: Final = 16 << 20  # bytes freed at least when the disk is full
 _LOOSE: Final = "whole = 0 or layout in ('block', 'doomed')"  # as the index of that name says it
@@ -50,22 +51,31 @@ class Room:
                 needed=size,
                 budget=self.budget,
             )
-        deadline = time.monotonic() + wait
+        begin = time.monotonic()
         for pause in holds.pauses(longest=0.25):
+            waited = time.monotonic() - begin
             with self._index.write() as connection:
-                if self.admitted(connection, key, size, LAYOUTS[key[64:]]):
+                if self.admitted(
+                    connection, key, size, LAYOUTS[key[64:]], patient=waited < min(wait, _LEASED_SECONDS)
+                ):
                     return
+                if waited > groups.PATIENCE:
+                    self._groups.leave_behind(connection, key, size)
                 members = self._groups.live(connection)[1]
-            if time.monotonic() > deadline:
+            if waited > wait:
                 raise no_room(name, size, self.budget, wait, members)
-            time.sleep(pause)
+            with self._groups.turn:
+                self._groups.turn.wait(pause)
 
-    def admitted(self, connection: sqlite3.Connection, key: str, size: int, layout: str) -> bool:
+    def admitted(
+        self, connection: sqlite3.Connection, key: str, size: int, layout: str, *, patient: bool = False
+    ) -> bool:
+        """Whether there is room for a file, which is counted then. `patient`: as `evict` takes it."""
         self.reap(connection)
         index.remove(connection, key)  # a row whose file is gone, or not what it should be
         if self.budget is not None:
             excess = index.total(connection) + size - self.budget
-            if self.evict(connection, excess, (key, size)) < excess:
+            if self.evict(connection, excess, (key, size), patient=patient) < excess:
                 return False
         index.add(connection, key, size, layout=layout)
         return True
@@ -84,13 +94,23 @@ class Room:
             self.evict(connection, index.total(connection) - self.budget)
 
     def evict(
-        self, connection: sqlite3.Connection, amount: int, newcomer: tuple[str, int] | None = None
+        self,
+        connection: sqlite3.Connection,
+        amount: int,
+        newcomer: tuple[str, int] | None = None,
+        *,
+        patient: bool = False,
     ) -> int:
-        """Delete files that may go until `amount` bytes are free, or no more may go; the bytes freed."""
+        """Delete files that may go until `amount` bytes are free, or no more may go; the bytes freed.
+
+        `patient`: nothing that a plan needs, as long as what none needs is only leased.
+        """
         freed, leased = 0, False
         if amount <= 0:
             return 0
-        for key, size in self._candidates(connection, newcomer):
+        for key, size, needed in self._candidates(connection, newcomer):
+            if needed and leased and patient:
+                break
             if self.drop(connection, key):
                 freed += size
                 self.evicted += 1
@@ -104,12 +124,12 @@ class Room:
 
     def _candidates(
         self, connection: sqlite3.Connection, newcomer: tuple[str, int] | None
-    ) -> Iterator[tuple[str, int]]:
-        """Key and size of files that may go, in the order in which they should."""
+    ) -> Iterator[tuple[str, int, bool]]:
+        """Files that may go, in the order in which they should: key, size, whether a plan needs it this epoch."""
         generation = connection.execute("select generation from state").fetchone()[0]
         if generation == self._queue_of[0] and time.monotonic() - self._queue_of[1] < _QUEUE_SECONDS:
             yield from self._queued(connection)
-        groups = self._groups.live(connection)[0]
+        live = self._groups.live(connection)[0]
         rows = connection.execute(
             "select key, prefix, bytes, used, layout = ? from files where whole = 1 and layout <> ?",
             (DOCUMENT, LAYOUTS[BLOCK]),
@@ -122,22 +142,22 @@ class Room:
             np.array(sizes, np.int64),
             np.array(used, np.float64),
             np.array(documents, np.bool_),
-            groups,
-            horizon=eviction.horizon(*newcomer, groups) if newcomer else -1,
+            live,
+            horizon=eviction.horizon(*newcomer, live) if newcomer else -1,
             documents_limit=(self.budget or eviction.NEVER) // eviction.DOCUMENTS_SHARE,
         )
         queued = -(-free // _QUEUED)
         self._queue = [keys[i] for i in order[:queued][::-1]]
         self._queue_of = (connection.execute("select generation from state").fetchone()[0], time.monotonic())
         yield from self._queued(connection)
-        yield from ((keys[i], sizes[i]) for i in order[queued:])
+        yield from ((keys[i], sizes[i], place >= free) for place, i in enumerate(order) if place >= queued)
 
-    def _queued(self, connection: sqlite3.Connection) -> Iterator[tuple[str, int]]:
+    def _queued(self, connection: sqlite3.Connection) -> Iterator[tuple[str, int, bool]]:
         while self._queue:
             key = self._queue.pop()
             row = connection.execute("select bytes from files where key = ? and whole = 1", (key,)).fetchone()
             if row is not None:
-                yield key, row[0]
+                yield key, row[0], False
 
     def drop(self, connection: sqlite3.Connection, key: str) -> bool:
         """Whether the file is gone now: it was not leased, or not there."""

@@ -46,10 +46,15 @@ Spoiled = (
 
 
 class S3Proxy:
-    """`rule(request)` says how to spoil a request, None to let it pass; `requests` is what came."""
+    """`rule(request)` says how to spoil a request, None to let it pass.
+
+    `requests` is what came, `most` how many of them were passed on at once.
+    """
 
     def __init__(self, upstream: str) -> None:
         self.requests: list[Request] = []
+        self.most = self._now = 0
+        self._counting = threading.Lock()
         self.rule: Callable[[Request], Spoiled | None] = lambda request: None
         self._upstream = urlsplit(upstream).netloc
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
@@ -62,6 +67,9 @@ class S3Proxy:
 
     def forward(self, request: Request, raw_path: str) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self._upstream, timeout=30)
+        with self._counting:
+            self._now += 1
+            self.most = max(self.most, self._now)
         try:
             headers = {name: value for name, value in request.headers.items() if name not in _HOP}
             connection.request(request.method, raw_path, request.body, {**headers, "host": self._upstream})
@@ -72,6 +80,8 @@ class S3Proxy:
             return reply.status, kept, reply.read()
         finally:
             connection.close()
+            with self._counting:
+                self._now -= 1
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,0 +1,217 @@
+"""Scans of one bucket by many real processes of a machine: one budget, one download, whatever befalls any of them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import multiprocessing
+import os
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lake
+from lake.cache import DOWNLOADS, Cache
+from tests.cache_files import on_disk, on_disk_now
+from tests.conftest import BUCKET
+from tests.stores.proxy import S3Proxy
+from tests.test_scan_remote import table
+
+FULL = bool(os.environ.get("LAKE_TEST_FULL"))
+ROWS = 20_000 if FULL else 2_500
+PROCESSES = 8
+SHARE = 5  # the data is so many times the budget
+
+CONTEXT: Any = multiprocessing.get_context(
+    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A lake in a bucket whose requests are counted, and what a process needs to scan it."""
+
+    proxy: S3Proxy
+    url: str
+    parts: dict[str, int]  # bytes of each part, by digest
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.url, self.proxy.url
+
+    @property
+    def budget(self) -> int:
+        return self.bytes // SHARE
+
+    def fetched(self) -> Counter[str]:
+        """Bytes of each part that were asked for since the last time."""
+        requests, self.proxy.requests = self.proxy.requests, []
+        found: Counter[str] = Counter()
+        for request in requests:
+            digest = Path(request.path).stem
+            if request.method == "GET" and digest in self.parts:
+                first, _, last = request.headers["range"].removeprefix("bytes=").partition("-")
+                found[digest] += int(last) - int(first) + 1
+        return found
+
+
+@pytest.fixture(scope="module")
+def bucket(s3_server: str) -> Iterator[Bucket]:
+    """Some forty shards of two parts each, or three hundred."""
+    url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    lk = lake.open(url, endpoint_url=s3_server)
+    lk.commit("rows", table(ROWS), shard_bytes="64KiB")
+    document = lk.dataset("rows").snapshot
+    parts = {
+        one.digest: one.bytes
+        for number in range(document.document.shards)
+        for one in document.shard(number).parts
+    }
+    CONTEXT.set_forkserver_preload(["lake", "lake.stores.s3", "lake.scan", "pyarrow", __name__])
+    with S3Proxy(s3_server) as proxy:
+        yield Bucket(proxy, url, parts)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def scanned(
+    place: tuple[str, str], cache: Path, budget: int, seed: int, together: Any = None, epochs: int = 1
+) -> None:
+    """Read epochs, each exact; `together`: go on when all have a first batch."""
+    url, endpoint = place
+    ds = lake.open(url, endpoint_url=endpoint, cache_dir=cache, cache_budget=budget).dataset("rows")
+    scan = ds.scan(["n", "x"], shuffle=True, shuffle_window=3, seed=seed, batch_size=50)
+    for _ in range(epochs):
+        batches = iter(scan)
+        rows = next(batches)["n"].to_pylist()
+        if together is not None:
+            together.wait(120)
+        rows += [n for batch in batches for n in batch["n"].to_pylist()]
+        assert sorted(rows) == list(range(ROWS))
+
+
+class Crew:
+    """Processes, none of which outlives the `with` block."""
+
+    def __init__(self, bucket: Bucket, cache: Path) -> None:
+        self._arguments = bucket.place, cache, bucket.budget
+        self.members: list[BaseProcess] = []
+
+    def start(self, seed: int, *more: Any) -> BaseProcess:
+        process: BaseProcess = CONTEXT.Process(target=scanned, args=(*self._arguments, seed, *more))
+        process.start()
+        self.members.append(process)
+        return process
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self.members:
+            process.kill()
+            process.join(20)
+
+
+def codes(processes: list[BaseProcess], seconds: float = 120) -> list[int | None]:
+    """How they ended; None: not yet."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+    return [process.exitcode for process in processes]
+
+
+@contextlib.contextmanager
+def watched(cache: Path) -> Iterator[list[int]]:
+    """The size of a cache's files at moments some 10 ms apart."""
+    sizes: list[int] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.01):
+            if (cache / "index.sqlite").exists():
+                sizes.append(on_disk_now(cache))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("passes", [1, 3] if FULL else [1])
+def test_processes_with_one_plan_keep_one_budget_and_fetch_each_part_once_a_pass(
+    bucket: Bucket, cache: Path, passes: int
+) -> None:
+    """Eight of them over five times the budget: at no moment more on the disk, and what one fetches all read.
+
+    The first pass fetches each part once. Those after it find some parts, and what they find in place of those
+    they fetch no more often together.
+    """
+    together = CONTEXT.Barrier(PROCESSES)
+    bucket.fetched()
+
+    with watched(cache) as sizes, Crew(bucket, cache) as crew:
+        readers = [crew.start(7, together, passes) for _ in range(PROCESSES)]
+        assert codes(readers) == [0] * PROCESSES
+
+    assert bucket.budget // 2 < max(sizes) <= bucket.budget
+    fetched = bucket.fetched()
+    assert fetched == bucket.parts if passes == 1 else sum(fetched.values()) <= passes * bucket.bytes
+    assert bucket.proxy.most <= DOWNLOADS
+
+
+def test_processes_with_plans_of_their_own_wait_for_room_and_all_end(bucket: Bucket, cache: Path) -> None:
+    """Eight windows are more than the budget has: some wait, none for ever, and never is there more on the disk."""
+    with watched(cache) as sizes, Crew(bucket, cache) as crew:
+        readers = [crew.start(seed) for seed in range(PROCESSES)]
+        assert codes(readers) == [0] * PROCESSES
+
+    assert max(sizes) <= bucket.budget
+    assert bucket.proxy.most <= DOWNLOADS
+
+
+def test_processes_killed_at_any_moment_neither_block_nor_corrupt_the_others(
+    bucket: Bucket, cache: Path
+) -> None:
+    """With kill -9, of the same plan as a survivor's or of another: all survivors read all rows."""
+    rng, kills = random.Random(0), 60 if FULL else 8
+    with watched(cache) as sizes, Crew(bucket, cache) as crew:
+        survivors, victims = [], [crew.start(rng.randrange(3), None, 1000) for _ in range(4)]
+        for number in range(kills):
+            if number % (kills // 4) == 0:
+                survivors.append(crew.start(number % 2))
+            time.sleep(rng.uniform(0.1, 0.5))
+            victim = victims.pop(rng.randrange(len(victims)))
+            victim.kill()
+            victim.join(20)
+            victims.append(crew.start(rng.randrange(3), None, 1000))
+        assert codes(survivors) == [0] * 4
+
+    assert max(sizes) <= bucket.budget
+    with Cache(cache, bucket.budget, wait=0) as kept:
+        assert kept.used == on_disk(cache) <= bucket.budget
+        assert list((cache / "flights").iterdir()) == []
+        for path in (cache / "files").glob("*/*"):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+        kept.reserve("another", "mine", bucket.budget, []).close()
+        kept.clear()
+        assert kept.used == on_disk(cache) == 0
+    assert list((cache / "members").iterdir()) == []
