@@ -162,11 +162,11 @@ def find_txn(refs: Refs, name: str, txn: str) -> LogEntry | None:
         ConflictError: it did so before the dataset was removed; a retry must not bring it back.
     """
     try:
-        key = names.txn_key(name, txn)
-        since = int(documents.parse(refs.store.get(key), key)["base"])
+        record = refs.document(names.txn_key(name, txn), "base")
     except NotFoundError:
         return None
-    entries = refs.entries(name, after=since)
+    since = record["base"]
+    entries = refs.entries(name, after=since if type(since) is int else 0)
     for entry in entries:
         if entry.txn != txn:
             continue
@@ -248,7 +248,7 @@ def _claim_name(refs: Refs, name: str, base: Base) -> None:
     key = names.name_key(name)
     if refs.store.put_new(key, documents.canonical({"name": name})):
         return
-    spelled = documents.parse(refs.store.get(key), key)["name"]
+    spelled = refs.document(key, "name")["name"]
     if spelled != name:
         raise ValueError(
             f"{name!r} differs from the dataset {spelled!r} by case only; use that name or another"

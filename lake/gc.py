@@ -166,7 +166,8 @@ class _Run:
         if objects and not self.dry_run:
             sink = io.BytesIO()
             columns = [[found.key for found in objects], [found.size for found in objects]]
-            pq.write_table(pa.Table.from_arrays(list(map(pa.array, columns)), schema=_LIST), sink)
+            table = pa.Table.from_arrays(list(map(pa.array, columns)), schema=_LIST)
+            pq.write_table(table, sink, write_page_checksum=True)
             self.store.put_new(names.condemned_key(run), sink.getvalue())
         return run
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lake.errors import ConflictError, FormatError, NotFoundError, VersionExpired
+from lake.errors import ConflictError, FormatError, IntegrityError, NotFoundError, VersionExpired
 from lake.format import names
 from lake.format.names import Keys
 from lake.refs import generations
@@ -33,23 +33,25 @@ def read_list(store: Store, key: str) -> list[str]:
     """The keys on a condemned list; none where it is gone: its run is finished, and what it named is gone too.
 
     Raises:
-        FormatError: it is no such list, or one of a newer release. Nobody may then write or collect.
+        IntegrityError: it is no such list. FormatError: it is one of a newer release. Nobody may then write or collect.
     """
     try:
-        table = pq.read_table(io.BytesIO(store.get(key)))
+        data = store.get(key)
     except NotFoundError:
         return []
+    return _decode_list(data, f"{key} in {store.url}")
+
+
+def _decode_list(data: bytes, what: str) -> list[str]:
+    try:
+        table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
     except (pa.ArrowException, OSError) as error:
-        raise FormatError(
-            f"{key} in {store.url} is no list of condemned objects ({error}); restore it"
-        ) from error
+        raise IntegrityError(f"{what} is no list of condemned objects ({error}); restore it") from error
     listed: list[str] = table["key"].to_pylist() if "key" in table.column_names else [""]
     if set(table.column_names) - {"key", "bytes"} or any(
         _kind_of(each) not in _CONDEMNABLE for each in listed
     ):
-        raise FormatError(
-            f"{key} in {store.url} is not a list that this release knows: upgrade lake to write here"
-        )
+        raise FormatError(f"{what} is not a list that this release knows: upgrade lake to write here")
     return listed
 
 

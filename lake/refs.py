@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +27,9 @@ from lake.stores.base import Object, Store
 
 _FETCHERS = 8  # documents asked for at once
 _SEGMENTS = 32  # whose bytes a manifest keeps at hand, where a cache has them: a megabyte or two each
+
+
+T = TypeVar("T")
 
 
 class BlobCache(Protocol):
@@ -289,6 +292,20 @@ def whole(data: bytes, what: str) -> Iterator[None]:
         raise IntegrityError(
             f"{what} is damaged ({why}): `lake verify` shows what else is; put back a copy of the object"
         ) from error
+
+
+def decoded(decode: Callable[..., T], data: bytes, what: str) -> T:
+    """What `decode(data, what, writing=True)` makes of a document that somebody who changes the lake relies on.
+
+    Raises:
+        FormatError: a later release wrote it, or wrote into it. IntegrityError: it is damaged.
+    """
+    try:
+        return decode(data, what, writing=True)
+    except FormatError:
+        with whole(data, what):
+            decode(data, what)  # reads all the same: only who writes must know every field
+        raise
 
 
 def _is_newer(data: bytes) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from lake.errors import FormatError, IntegrityError, NotFoundError
 from lake.format import documents, log, names, version
 from lake.format.segment import decode_segment
 from lake.format.values import LogEntry, SegmentRef, VersionDocument
-from lake.refs import Refs
+from lake.refs import Refs, decoded
 from lake.stores.base import Store
 
 POINTERS = ("tag", "pin", "derived")
@@ -37,6 +38,7 @@ class Listed:
 
     seqs: list[int] = field(default_factory=list)
     pointers: list[names.ParsedKey] = field(default_factory=list)
+    txns: list[str] = field(default_factory=list)  # keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def datasets(store: Store, name: str | None = None, unknown: list[str] | None = 
             listed.seqs.append(parsed.seq)
         elif parsed.kind in POINTERS:
             listed.pointers.append(parsed)
+        elif parsed.kind == "txn":
+            listed.txns.append(stored.key)
     return found
 
 
@@ -78,7 +82,7 @@ def read_roots(refs: Refs) -> Roots:
     the first did not.
 
     Raises:
-        IntegrityError: a log has a gap. FormatError: a document that cannot be read, or is of a newer release.
+        IntegrityError: a log has a gap, or a document is damaged. FormatError: one is of a newer release.
     """
     found: dict[str, frozenset[str]] = {}
     while fresh := {name: listed for name, listed in datasets(refs.store).items() if name not in found}:
@@ -119,28 +123,38 @@ def pointers(refs: Refs, name: str, listed: Listed) -> list[Pointer]:
             data = refs.store.get(key)
         except NotFoundError:  # taken away since it was listed
             continue
-        found.append(decode_pointer(key, parsed.kind, data))
+        pointer = decoded(partial(decode_pointer, parsed), data, f"{key} in {refs.store.url}")
+        if is_misplaced(pointer, parsed):
+            raise IntegrityError(
+                f"{key} in {refs.store.url} is damaged (it is the pin of {pointer.version[:12]})"
+            )
+        found.append(pointer)
     return found
 
 
-def decode_pointer(key: str, kind: str, data: bytes) -> Pointer:
-    """What a tag, pin or derived pointer says.
+def is_misplaced(pointer: Pointer, parsed: names.ParsedKey) -> bool:
+    """Whether a pin stands where that of another version belongs."""
+    return parsed.kind == "pin" and pointer.version != parsed.digest
+
+
+def decode_pointer(parsed: names.ParsedKey, data: bytes, what: str, *, writing: bool = False) -> Pointer:
+    """What the tag, pin or derived pointer that has this key says. Writers refuse what they do not know.
 
     Raises:
         FormatError: it is none, or of a newer release.
     """
-    document = documents.parse(data, key)
-    documents.check_needs(document.get("needs", documents.NO_NEEDS), key, writing=True)
-    if unknown := set(document) - _FIELDS[kind]:
-        raise FormatError(f"{key} has unknown {', '.join(sorted(unknown))}: upgrade lake to write here")
+    document = documents.parse(data, what)
+    documents.check_needs(document.get("needs", documents.NO_NEEDS), what, writing=writing)
+    if writing and (unknown := set(document) - _FIELDS[parsed.kind]):
+        raise FormatError(f"{what} has unknown {', '.join(sorted(unknown))}: upgrade lake to write here")
     born = document.get("born")
     try:
         target = names.check_digest(document.get("version"))
     except ValueError as error:
-        raise FormatError(f"{key}: {error}") from error
+        raise FormatError(f"{what}: {error}") from error
     if type(born) is not int or born < 1:
-        raise FormatError(f"{key}: `born` is {born!r}")
-    return Pointer(key, kind, target, born)
+        raise FormatError(f"{what}: `born` is {born!r}")
+    return Pointer(pointer_key(str(parsed.name), parsed), parsed.kind, target, born)
 
 
 def life_of(entries: Sequence[LogEntry]) -> int:
@@ -179,9 +193,9 @@ def _roots_of(refs: Refs, name: str, listed: Listed) -> frozenset[str]:
 
 def _entry(store: Store, name: str, seq: int) -> LogEntry:
     key = names.log_key(name, seq)
-    entry = log.decode_entry(store.get(key), key, writing=True)
+    entry = decoded(log.decode_entry, store.get(key), f"{key} in {store.url}")
     if entry.seq != seq:
-        raise FormatError(f"{key} says that it is entry {entry.seq}")
+        raise IntegrityError(f"{key} in {store.url} is damaged (it says that it is entry {entry.seq})")
     return entry
 
 

@@ -24,10 +24,11 @@ from lake.format import content, documents, log, names, schema, version
 from lake.format.manifest import Manifest
 from lake.format.part import OpenPart
 from lake.format.values import LogEntry, Part, SegmentRef, VersionDocument
+from lake.guard import read_list
 from lake.progress import Bar
 from lake.progress import progress as show
 from lake.refs import Refs, decode_info
-from lake.roots import Listed, datasets, decode_pointer, life_of, parts_in, pointer_key
+from lake.roots import Listed, datasets, decode_pointer, is_misplaced, life_of, parts_in, pointer_key
 from lake.stores.base import Object, Store
 from lake.survey import BLOBS, Survey, copies_of
 
@@ -116,6 +117,8 @@ class _Verifier:
             self._note(key, "unreadable")
         for each, listed in there.items():
             self._dataset(each, listed)
+        if name is None:
+            self._lists()
         total = sum(ref.bytes for ref, _, _ in self.segments.values()) if self.level == "full" else None
         with show(progress, f"verify {name or self.store.url}", total, unit="bytes") as bar:
             for ref, document, versions in self.segments.values():
@@ -153,6 +156,8 @@ class _Verifier:
             wanted |= self._pointer(pointer_key(name, parsed), parsed, life)
         for version_id in sorted(wanted):
             self._version(name, version_id)
+        for key in listed.txns:
+            self._txn(key)
         if entries:
             self._name(name, {f"{name}@{version_id}" for version_id in wanted})
 
@@ -195,15 +200,34 @@ class _Verifier:
     def _pointer(self, key: str, parsed: names.ParsedKey, life: int) -> set[str]:
         self.objects += 1
         try:
-            pointer = decode_pointer(key, parsed.kind, self._document(key))
+            pointer = decode_pointer(parsed, self._document(key), key, writing=True)
         except NotFoundError:  # taken away since it was listed
             return set()
         except FormatError:
             self._note(key, "unreadable")
             return set()
-        if parsed.kind == "pin" and pointer.version != parsed.digest:
+        if is_misplaced(pointer, parsed):
             self._note(key, "altered", {f"{parsed.name}@{parsed.digest}"})
         return {pointer.version} if pointer.born >= life else set()
+
+    def _txn(self, key: str) -> None:
+        self.objects += 1
+        with suppress(NotFoundError):
+            try:
+                sound = type(documents.parse(self._document(key), key).get("base")) is int
+            except FormatError:
+                sound = False
+            if not sound:
+                self._note(key, "unreadable")
+
+    def _lists(self) -> None:
+        """Those of gc: who cannot read them may not write either."""
+        for stored in self.survey.lists.values():
+            self.objects += 1
+            try:
+                read_list(self.store, stored.key)
+            except (FormatError, IntegrityError):
+                self._note(stored.key, "unreadable")
 
     def _name(self, name: str, versions: set[str]) -> None:
         key = names.name_key(name)

@@ -7,8 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from lake import history
+from lake.commit import Signature
+from lake.format import documents, names
 from lake.repo import Lake
-from tests.memory import MemoryStore, lake_on
+from tests.memory import GRACE, MemoryStore, lake_on
 
 Damage = Callable[[MemoryStore, str], None]
 
@@ -47,6 +50,66 @@ def sample_lake(store: MemoryStore) -> Lake:
     lk.commit("birds", table(2600, 2700), mode="append")
     lk.commit("fish", table(0, 50))
     return lk
+
+
+def rich_lake(store: MemoryStore) -> Lake:
+    """Objects of every kind: parts of a shard, segments, a tag, pin, derived pointer, txn, tombstone, removal, list."""
+    lk = lake_on(store)
+    lk.commit("birds", with_images(0, 60))
+    lk.commit("birds", with_images(60, 90), mode="append", txn="nightly")
+    lk.tag("birds@#1", "v1")
+    lk.commit("birds", with_images(10, 30), message="fewer")
+    entry = lk.refs.entry("birds", 2)
+    history.pin(lk.refs, "birds", entry, Signature.of(None, None), single_writer=False)
+    lk.commit("fish", table(0, 50))
+    derived(lk, "fish")
+    lk.commit("owls", table(0, 40))
+    lk.commit("owls", table(40, 90))
+    lk.expire("owls", keep=1, dry_run=False)
+    lk.commit("wrens", table(100, 120))
+    lk.remove("wrens")
+    lk.commit("wrens", table(120, 150))
+    store.clock += 2 * GRACE
+    lk.gc(dry_run=False, force=True)
+    assert {kind_of(key) for key in store.objects} == KINDS
+    return lk
+
+
+KINDS = {
+    "lake",
+    "name",
+    "log",
+    "head",
+    "version",
+    "tag",
+    "pin",
+    "derived",
+    "txn",
+    "segment",
+    "part",
+    "condemned",
+}
+
+
+def kind_of(key: str) -> str:
+    parsed = names.parse_key(key)
+    assert parsed is not None
+    return parsed.kind
+
+
+def derived(lk: Lake, name: str) -> None:
+    """The head, under a fingerprint as well."""
+    head = lk.refs.base(name).entry
+    assert head is not None
+    said = {"version": head.version, "seq": head.seq, "born": head.born, "time": head.time, "author": "a"}
+    document = documents.canonical(said | {"message": None, "needs": documents.NO_NEEDS, "sources": []})
+    lk.store.put_new(names.derived_key(name, "ab" * 32), document)
+
+
+def with_images(first: int, end: int) -> pa.Table:
+    """Rows of a key, a number and a few kilobytes."""
+    blobs = [bytes([n % 256]) * 3000 for n in range(first, end)]
+    return table(first, end).append_column("image", pa.array(blobs, pa.large_binary()))
 
 
 def table(first: int, end: int) -> pa.Table:

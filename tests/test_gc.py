@@ -351,6 +351,12 @@ def unknown_list(store: Any) -> None:
     store.put(names.condemned_key("run"), sink.getvalue())
 
 
+def unreadable_list(store: Any) -> None:
+    unknown_list(store)
+    key = names.condemned_key("run")
+    store.put(key, store.get(key)[:-1])
+
+
 def lost_part(store: Any) -> None:
     head = lake_on(store).dataset("birds").snapshot
     store.delete([names.part_key(part.digest) for shard in head.manifest.shards() for part in shard.parts])
@@ -382,7 +388,8 @@ TROUBLE: dict[Callable[[Any], None], type[Exception]] = {
     unknown_field: lake.FormatError,
     unknown_need: lake.FormatError,
     unknown_tag_field: lake.FormatError,
-    unreadable_tag: lake.FormatError,
+    unreadable_tag: lake.IntegrityError,
+    unreadable_list: lake.IntegrityError,
     unknown_list: lake.FormatError,
     gap_in_the_log: lake.IntegrityError,
     lost_end_of_the_log: lake.IntegrityError,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import lake
+from lake.format import names
 
 GARBAGE = {
     "empty": b"",
@@ -59,6 +61,41 @@ def test_a_document_that_is_none_is_damage(birds: Path, key: str, garbage: bytes
     assert "`lake verify`" in message
     assert "upgrade" not in message
     assert not lake.open(birds).verify("refs").ok
+
+
+def _commit(folder: Path, name: str) -> None:
+    lake.open(folder).commit(name, pa.table({"key": ["a"], "x": [1]}), mode="append", txn="t")
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    DOCUMENTS[2]: lambda folder: lake.open(folder).gc(),
+    DOCUMENTS[3]: lambda folder: lake.open(folder).gc(),
+    "names/owls.json": lambda folder: _commit(folder, "owls"),
+    names.txn_key("birds", "t"): lambda folder: _commit(folder, "birds"),
+}
+
+
+@pytest.mark.parametrize("key", WRITERS)
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_for_those_who_write_or_collect_it_is_damage_too(birds: Path, key: str, garbage: bytes):
+    """One kind of error, whoever meets it: repairing is the way out, not upgrading."""
+    (birds / key).parent.mkdir(exist_ok=True)
+    (birds / key).write_bytes(garbage)
+
+    with pytest.raises(lake.IntegrityError) as caught:
+        WRITERS[key](birds)
+    assert str(caught.value).startswith(f"{key} in {birds} is damaged (")
+
+
+@pytest.mark.parametrize("key", DOCUMENTS[2:])
+def test_what_only_writers_must_know_is_newer_to_them(birds: Path, key: str):
+    """An unknown field: readers go on, gc says that it takes a later release."""
+    document = json.loads((birds / key).read_text())
+    (birds / key).write_text(json.dumps(document | {"overlays": []}))
+
+    _read(birds)
+    with pytest.raises(lake.FormatError, match="unknown overlays: upgrade lake"):
+        lake.open(birds).gc()
 
 
 @pytest.mark.parametrize("key", ["lake.json", DOCUMENTS[2]])
