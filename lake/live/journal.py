@@ -93,13 +93,13 @@ class Journal:
         rows = self._db.execute("select path, size, written from files order by batch")
         return {path: Stamp(size, written) for path, size, written in rows}
 
-    def deletable(self) -> set[str]:
+    def deletable(self) -> set[File]:
         """Files that were handed over and lie in the folder still, as far as is known."""
         rows = self._db.execute(
-            "select path from files join batches on number = batch where state = 'done' and place = ?",
+            "select path, size, written from files join batches on number = batch where state = 'done' and place = ?",
             (_HERE,),
         )
-        return {path for (path,) in rows}
+        return {File(path, Stamp(size, written)) for path, size, written in rows}
 
     def unfinished(self) -> list[Open]:
         """Batches that were not handed over, or not to the end, oldest first."""

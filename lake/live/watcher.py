@@ -58,7 +58,7 @@ class Watcher:
         self._arrivals = Arrivals(how.settle, journal.known())
         self._listing = Listing(root)
         self._again = [(0.0, batch) for batch in journal.unfinished()]  # and when they are due
-        self._leftover = journal.deletable() if how.delete else set[str]()
+        self._leftover = journal.deletable() if how.delete else set[File]()
         self._list_at = self._made_at = self._looked_at = -float("inf")
         self._rest = 0.0  # seconds without a listing after the last one
         self._batches = self._files = self._late = self._quarantined = 0
@@ -84,8 +84,8 @@ class Watcher:
         for path, stamp in self._listing:
             there.add(path)
             self._arrivals.see(path, stamp, now)
-            if path in self._leftover and self._arrivals.known.get(path) == stamp:
-                leftover.append(File(path, stamp))
+            if self._leftover and (file := File(path, stamp)) in self._leftover:
+                leftover.append(file)
         self._arrivals.miss(there)
         self._leftover = set()
         self._delete(leftover)

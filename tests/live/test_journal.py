@@ -15,7 +15,7 @@ from lake.live.arrivals import File, Sample
 from lake.live.journal import HOME, Journal, stamp_of
 from lake.live.policy import Every
 from lake.live.watcher import How, Watcher
-from tests.live.test_kills import ROOT
+from tests.live.test_kills import FULL, ROOT
 
 
 class Crash(BaseException):
@@ -123,53 +123,72 @@ def test_a_deletion_cut_short_is_ended_and_loses_nothing(tmp_path):
     assert (tmp_path / "other.jpg").read_bytes() == b"newer"
 
 
+NAMES = ("a.jpg", "a.json", "b.jpg")
+
+
 @pytest.mark.parametrize("delete", [False, True])
-def test_a_crash_at_any_step_loses_nothing_and_repeats_only_under_the_same_id(tmp_path, monkeypatch, delete):
-    """Before or after every change of the journal and every hand-over, until there is no step left to crash at."""
+def test_crashes_at_any_step_lose_nothing_and_repeat_only_under_the_same_id(tmp_path, monkeypatch, delete):
+    """Two crashes, before or after any change of the journal or hand-over; between them a file is overwritten."""
     monkeypatch.setattr("lake.live.watcher._TICK", 0.001)
-    how = How(Every(0.0), 0.0, delete, single=False, passing=lambda error: False)
-    crashes = 0
-    for at in range(1000):
-        folder = tmp_path / f"{at}"
-        folder.mkdir()
-        for name in ("a.jpg", "a.json", "b.jpg"):
-            sample(folder, name, f"{at}{name}".encode())
-        got: dict[str, dict[str, bytes]] = {}
-        steps = iter(range(10**6))
-
-        def step(steps=steps, at=at) -> None:
-            if next(steps) == at:
-                raise Crash
-
-        def hand_over(batch, got=got, step=step) -> None:
-            step()
-            files = {name: batch.read(name) for name in batch.names}
-            assert got.setdefault(batch.id, files) == files
-            step()
-
-        def life(folder=folder, step=step, hand_over=hand_over, late=False) -> None:
-            with monkeypatch.context() as patch:
-                for name in ("begin", "drop", "finish", "delete"):
-                    patch.setattr(Journal, name, stepping(getattr(Journal, name), step))
-                with closing(Journal(folder, "t")) as journal:
-                    rounds = iter([False] * 6)
-                    Watcher(folder, journal, hand_over, how).run(lambda: next(rounds, True))
-
-        try:
-            life()
-            crashed = False
-        except Crash:
-            crashed = True
-        crashes += crashed
-        life()
-        life()
-        files = [pair for batch in got.values() for pair in batch.items()]
-        assert sorted(files) == [(name, f"{at}{name}".encode()) for name in ("a.jpg", "a.json", "b.jpg")]
-        left = {path.name for path in folder.iterdir()} - {HOME}
-        assert left == (set() if delete else {"a.jpg", "a.json", "b.jpg"})
-        if not crashed:
+    for first in range(100):
+        seconds = range(14) if FULL else (first % 14, (first + 5) % 14)
+        crashed = [
+            two_lives_and_a_long_one(tmp_path / f"{first} {at}", monkeypatch, delete, first, at)
+            for at in seconds
+        ]
+        if not any(crashed):
             break
-    assert crashes >= 6
+    assert first >= 6
+
+
+def two_lives_and_a_long_one(folder: Path, monkeypatch, delete: bool, first: int, second: int) -> bool:
+    """Whether the first life ended early. Checks what was handed over in all three."""
+    folder.mkdir()
+    for name in NAMES:
+        sample(folder, name, f"old {name}".encode())
+    got: dict[str, dict[str, bytes]] = {}
+    crashed = life(folder, monkeypatch, delete, got, first)
+    if second % 3:  # else what is there is what was handed over, or is to be
+        sample(folder, "a.jpg", b"the newer a.jpg")
+    life(folder, monkeypatch, delete, got, second)
+    life(folder, monkeypatch, delete, got, -1)
+    files = [pair for batch in got.values() for pair in batch.items()]
+    newest = [(name, f"old {name}".encode()) for name in NAMES]
+    if second % 3:
+        newest[0] = ("a.jpg", b"the newer a.jpg")
+    assert len(set(files)) == len(files)
+    assert set(newest) <= set(files) <= {*newest, ("a.jpg", b"old a.jpg")}
+    left = {path.name for path in folder.iterdir()} - {HOME}
+    assert left == (set() if delete else set(NAMES))
+    return crashed
+
+
+def life(folder: Path, monkeypatch, delete: bool, got: dict[str, dict[str, bytes]], at: int) -> bool:
+    """Watch for some turns, and crash at a step; whether it came to that."""
+    steps = iter(range(10**6))
+
+    def step() -> None:
+        if next(steps) == at:
+            raise Crash
+
+    def hand_over(batch) -> None:
+        step()
+        files = {name: batch.read(name) for name in batch.names}
+        got.setdefault(batch.id, files)  # as a txn does it: what came first under an id stays
+        step()
+
+    how = How(Every(0.0), 0.0, delete, single=False, passing=lambda error: False)
+    turns = iter([False] * 8)
+    with monkeypatch.context() as patch:
+        for name in ("begin", "drop", "finish", "delete"):
+            patch.setattr(Journal, name, stepping(getattr(Journal, name), step))
+        patch.setattr("lake.live.journal.stamp_of", stepping(stamp_of, step))
+        try:
+            with closing(Journal(folder, "t")) as journal:
+                Watcher(folder, journal, hand_over, how).run(lambda: next(turns, True))
+        except Crash:
+            return True
+    return False
 
 
 def stepping(method, step):
