@@ -318,7 +318,10 @@ class Lake:
         }
 
     def pin(self, reference: Reference) -> Version:
-        """Make this project read a version (of a plain name: the head): `lake.lock` says so, and gc spares it."""
+        """Make this project read a version (of a plain name: the head): `lake.lock` says so, and gc spares it.
+
+        The lake keeps one pin of a version for all projects that read it; what several rely on for long has a tag.
+        """
         name, entry = self._head_or(reference)
         history.pin(self.refs, name, entry, Signature.of(None, None), single_writer=self.single_writer)
         version = self._version(name, entry)
@@ -328,7 +331,8 @@ class Lake:
     def unpin(self, reference: Reference) -> None:
         """Let this project read the head again, and gc have the version; of a plain name: what `lake.lock` says.
 
-        Other projects that read the version pin it again, or tag it.
+        That was the protection of every project that pinned the version: their `lake.lock` still names it, and the
+        log keeps it until it is expired. They pin it again; or it has a tag, which `unpin` leaves alone.
 
         Raises:
             NotFoundError: neither `lake.lock` nor the lake has such a pin.

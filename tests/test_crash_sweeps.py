@@ -61,6 +61,17 @@ def damaged(store: MemoryStore) -> Lake:
     return lk
 
 
+def mirrored(store: MemoryStore) -> Lake:
+    """As `damaged`, with a copy of the lake from before."""
+    base(store)
+    MIRROR.objects = dict(store.objects)
+    store.objects.clear()
+    return damaged(store)
+
+
+MIRROR = MemoryStore()
+
+
 def tagged(store: MemoryStore) -> Lake:
     lk = base(store)
     lk.tag("birds@#1", "v1")
@@ -79,6 +90,7 @@ class Operation:
     act: Callable[[Lake], object]
     rows: int  # of the head afterwards
     again: bool = True  # whether repeating it after it was done is allowed, and changes nothing
+    hurt: bool = False  # whether the lake is damaged to begin with
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -99,7 +111,13 @@ OPERATIONS: dict[str, Operation] = {
     "gc without writers": Operation(
         expired, lambda lk: lk.gc(dry_run=False, force=True, no_writers=True, grace=0), 60
     ),
-    "repair": Operation(damaged, lambda lk: lk.repair("birds", drop=True, dry_run=False), 2020),
+    "repair": Operation(damaged, lambda lk: lk.repair("birds", drop=True, dry_run=False), 2020, hurt=True),
+    "repair from a copy": Operation(
+        mirrored,
+        lambda lk: lk.repair("birds", source=lake_on(MIRROR), dry_run=False),
+        2040,
+        hurt=True,
+    ),
 }
 
 
@@ -152,7 +170,7 @@ def test_any_call_may_fail_or_lose_its_reply(name: str):
 
 
 def _check_whole(store: MemoryStore, operation: Operation, before: int, where: str) -> None:
-    if operation.prepare is not damaged:
+    if not operation.hurt:
         report = lake_on(store).verify("full")
         assert report.ok, f"{where}: {report.problems}"
         now = every_row(lake_on(store), "birds")
@@ -163,7 +181,7 @@ def _check_whole(store: MemoryStore, operation: Operation, before: int, where: s
 
 def _check_done(store: MemoryStore, operation: Operation, where: str) -> None:
     assert len(every_row(lake_on(store), "birds")) == operation.rows, where
-    if operation.prepare is damaged:
+    if operation.hurt:
         lake_on(store).expire("birds", keep=1, dry_run=False)
     report = lake_on(store).verify("full")
     assert report.ok, f"{where}: {report.problems}"

@@ -105,6 +105,39 @@ def test_a_lock_from_another_machine_resolves(
     assert len(there.dataset("n")) == 1
 
 
+def test_a_pinned_version_outlives_all_others(project: Path, lk: Lake, tmp_path: Path):
+    """Everything else is expired and collected, parts of its own among it; the pin still reads, here and elsewhere."""
+    lk.pin("n@#2")
+
+    lk.expire("n", keep=1, dry_run=False)
+    report = lk.gc(dry_run=False, force=True, no_writers=True, grace=0)
+
+    assert report.deleted >= 3
+    other = lake.open(tmp_path / "lake", cache_dir=tmp_path / "elsewhere", progress=False)
+    for each in (lk, other):
+        assert each.dataset("n").take([0, 1])["x"].to_pylist() == [0, 1]
+        assert len(each.dataset("n@head")) == 3
+        assert each.verify("full").ok
+        with pytest.raises(lake.VersionExpired):
+            each.dataset("n@#1")
+
+
+def test_a_pin_that_another_project_takes_away_leaves_what_the_log_has(
+    project: Path, lk: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """One pin of a version for all: the other `lake.lock` still resolves, until the version is expired; a tag stays."""
+    lk.pin("n@#1")
+    other = tmp_path / "other"
+    shutil.copytree(project, other)
+    lk.unpin("n")
+    monkeypatch.chdir(other)
+
+    assert len(lk.dataset("n")) == 1
+    lk.pin(f"n@{lk.dataset('n').version}")
+    lk.expire("n", keep=1, dry_run=False)
+    assert len(lk.dataset("n")) == 1
+
+
 def test_where_the_lock_decides_it_says_so_once(project: Path, lk: Lake, caplog: pytest.LogCaptureFixture):
     """Both versions are named, in the log as a warning, once, and wherever the dataset is printed."""
     lk.pin("n@#2")

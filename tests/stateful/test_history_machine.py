@@ -22,14 +22,16 @@ from lake import _os, commit, history
 from lake.commit import Signature
 from lake.format import names
 from lake.refs import Refs
-from lake.repo import Lake
+from lake.repo import Dataset, Lake
 from lake.roots import reached, read_roots
+from lake.snapshot import Snapshot
 from lake.stores import LocalStore
 from lake.stores.wrappers import FaultStore
 from tests.memory import DAY, GRACE, blobs
 
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
 NAMES = ("a", "b")
+SOURCES: dict[str, Any] = {"sources": []}  # what a derived pointer says besides
 
 datasets = st.sampled_from(NAMES)
 keys = st.lists(st.integers(0, 9), min_size=1, max_size=4)
@@ -64,6 +66,7 @@ class History:
     expired: set[int] = field(default_factory=set)  # seqs
     tags: dict[str, int] = field(default_factory=dict)
     pins: dict[str, int] = field(default_factory=dict)  # version id -> seq
+    derived: dict[str, int] = field(default_factory=dict)  # fingerprint -> seq
     ids: dict[int, str] = field(default_factory=dict)  # seq -> version id
 
     @property
@@ -179,7 +182,7 @@ class LakeMachine(RuleBasedStateMachine):
         if found.head is not None:
             self.handle.remove(name)
             found.entries.append(None)
-            found.tags, found.pins = {}, {}
+            found.tags, found.pins, found.derived = {}, {}, {}
 
     # --- roots --------------------------------------------------------------------------------
 
@@ -214,6 +217,18 @@ class LakeMachine(RuleBasedStateMachine):
             history.unpin(self.handle.refs, name, version)
             del found.pins[version]
 
+    @rule(name=datasets, which=st.integers(0, 100))
+    def derive(self, name: str, which: int) -> None:
+        """Point from a pipeline to a version that is not expired; where the pipeline points already, it stays so."""
+        found, refs = self.histories[name], self.handle.refs
+        if found.head is None:
+            return
+        alive = [seq for seq in found.alive() if seq not in found.expired]
+        seq, fingerprint = alive[which % len(alive)], f"{which % 2}" * 64
+        key, signature = names.derived_key(name, fingerprint), Signature.of(None, None)
+        history.put_root(refs, name, refs.entry(name, seq), key, signature, single_writer=False, says=SOURCES)
+        found.derived.setdefault(fingerprint, seq)
+
     @rule(name=datasets, keep=st.integers(1, 3))
     def expire(self, name: str, keep: int) -> None:
         found = self.histories[name]
@@ -224,6 +239,8 @@ class LakeMachine(RuleBasedStateMachine):
         fresh = [seq for seq in range(found.born, len(found.entries) + 1) if seq not in found.expired]
         assert going == {seq for seq in fresh[:-keep] if found.ids[seq] not in kept}
         found.expired |= going
+        readable = {found.ids[seq] for seq in found.alive()}
+        found.derived = {which: seq for which, seq in found.derived.items() if found.ids[seq] in readable}
 
     # --- gc and time --------------------------------------------------------------------------
 
@@ -279,14 +296,22 @@ class LakeMachine(RuleBasedStateMachine):
                 self.check_equal(lk, f"{name}@#{seq}", found.entries[seq - 1])
             for label, seq in found.tags.items():
                 self.check_equal(lk, f"{name}@{label}", found.entries[seq - 1])
+            for fingerprint, seq in found.derived.items():
+                said = lk.refs.document(names.derived_key(name, fingerprint), "version")
+                assert said["version"] == found.ids[seq]
+                snapshot = Snapshot(lk.refs, lk.cache, name, lk.refs.entry(name, seq))
+                self.check_rows(Dataset(lk, snapshot), found.entries[seq - 1])
             for seq in set(range(found.born, len(found.entries) + 1)) - set(found.alive()):
                 with pytest.raises(lake.VersionExpired):
                     lk.dataset(f"{name}@#{seq}")
 
     def check_equal(self, lk: Lake, reference: str, state: State | None) -> None:
-        dataset = lk.dataset(reference)
+        self.check_rows(lk.dataset(reference), state)
+
+    def check_rows(self, dataset: Dataset, state: State | None) -> None:
         assert state is not None
-        assert dataset.take(list(range(len(dataset)))).to_pydict() == state.table().to_pydict(), reference
+        found = dataset.take(list(range(len(dataset))))
+        assert found.to_pydict() == state.table().to_pydict(), dataset
 
     def check_nothing_leaks(self) -> None:
         """With nobody writing and no grace, what is stored is what is reachable, and whole."""
