@@ -174,6 +174,9 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def handle_error(self, *_: object) -> None:
+        """Nothing: a client that has what it wanted may hang up."""
+
 
 if __name__ == "__main__":
     _Handler.folder = Path(sys.argv[1])
