@@ -37,6 +37,7 @@ if typing.TYPE_CHECKING:
         choice,
         concat,
         from_iterable,
+        merge_states,
         mix,
         random_stream,
         seeded,
@@ -45,7 +46,6 @@ if typing.TYPE_CHECKING:
         zip,
         zip_with,
     )
-    from lake.plan import merge_states
     from lake.repo import Dataset, Lake, open
     from lake.snapshot import Version
 
@@ -95,7 +95,7 @@ _HOMES = {
     "choice": "lake.pipeline",
     "concat": "lake.pipeline",
     "from_iterable": "lake.pipeline",
-    "merge_states": "lake.plan",
+    "merge_states": "lake.pipeline",
     "mix": "lake.pipeline",
     "open": "lake.repo",
     "random_stream": "lake.pipeline",

@@ -7,7 +7,8 @@ map, filter... one module for each combinator or small family, with its node and
 call, ahead    calls of the user's functions, in this thread or in others
 rewind         the position before a recent item, for stages that keep items
 seeds          randomness that is the same on every machine
-identity       the fingerprint; `lanes` what may be split; `checked` what will be read
+identity       the fingerprint; `checked` what will be read
+deal, lanes    what one worker takes of a stream, and how a graph is split for that; `merging` positions of ranks
 """
 
 from lake.pipeline.checked import PipelinePlan
@@ -21,6 +22,7 @@ from lake.pipeline.functions import (
     zip,  # noqa: A004
     zip_with,
 )
+from lake.pipeline.merging import merge_states
 from lake.pipeline.pipeline import Pipeline
 from lake.pipeline.seeds import seeded, seeded_rng
 
@@ -30,6 +32,7 @@ __all__ = [
     "choice",
     "concat",
     "from_iterable",
+    "merge_states",
     "mix",
     "random_stream",
     "seeded",

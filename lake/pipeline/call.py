@@ -6,18 +6,16 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from lake.pipeline.node import FREE, StageMeter, name_of
+from lake.pipeline.node import FREE, KEYS_KEPT, StageMeter, name_of
 from lake.pipeline.seeds import Seed, word
 
 Rng: TypeAlias = bool | Literal["global"]
 OnError: TypeAlias = Literal["raise", "skip"]
 Applied: TypeAlias = Callable[[Any, Any], Any]  # of an item and its tag
-
-KEYS_KEPT: Final = 5
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,6 +61,7 @@ class Worker:
     worker: int = 0
     workers: int = 1
     size: int = 1
+    done: int = 0  # of its batches, which it has made before
 
     @classmethod
     def of(
@@ -81,8 +82,11 @@ class Worker:
 
     def numbers(self) -> Iterator[int]:
         """Which of the rank's batches."""
-        for first in range(self.worker * self.size, len(self.share), self.workers * self.size):
-            yield from range(first, min(first + self.size, len(self.share)))
+        turns, place = divmod(self.done, self.size)
+        first = (self.worker + turns * self.workers) * self.size
+        for start in range(first, len(self.share), self.workers * self.size):
+            yield from range(start + place, min(start + self.size, len(self.share)))
+            place = 0
 
     def runs(self) -> Runs:
         share = self.share

@@ -10,8 +10,8 @@ one item for each, so that functions are called for what is wanted and nothing e
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from lake.pipeline.batch import Batch
@@ -19,6 +19,7 @@ from lake.pipeline.deal import MOST, Dealt, Lane, Laned, Scaled, Sized, Worker, 
 from lake.pipeline.mixture import Mix
 from lake.pipeline.node import ENDLESS, Counts, Node, Run, Uncountable, graph, over
 from lake.pipeline.repeat import Repeat
+from lake.pipeline.seeds import Seed
 from lake.pipeline.stage import passed
 from lake.pipeline.take import Take
 from lake.pipeline.zipped import Zip
@@ -133,7 +134,9 @@ class Position:
         return self._at
 
     def left(self) -> int:
-        """How many there are from the beginning on."""
+        """How many there are from the beginning on; `MOST` where there is no end."""
+        if Counts().of(self._root, self._run.epoch) == ENDLESS:
+            return MOST
         stage = self._opened()
         left = passed(stage, MOST)
         stage.close()
@@ -150,6 +153,37 @@ class Position:
         if self._at is not None:
             stage.restore(self._at[0])
         return stage
+
+
+# --- seeds that nobody chose ------------------------------------------------------------------
+
+
+def drawn_seeds(root: Node) -> dict[Seed, str]:
+    """Each seed that was drawn, with the stage that drew it."""
+    found: dict[Seed, str] = {}
+    for node in graph(root):
+        for each in fields(node):
+            value = getattr(node, each.name)
+            seed = value if isinstance(value, Seed) else getattr(value, "seed", None)
+            if isinstance(seed, Seed) and seed.drawn:
+                found.setdefault(seed, node.label)
+    return found
+
+
+def with_seeds(root: Node, seeds: Mapping[Seed, Seed]) -> Node:
+    """The graph with other seeds for these."""
+
+    def changed(node: Node) -> Node:
+        found: dict[str, Any] = {}
+        for each in fields(node):
+            value = getattr(node, each.name)
+            if isinstance(value, Seed):
+                found[each.name] = seeds.get(value, value)
+            elif isinstance(seed := getattr(value, "seed", None), Seed):
+                found[each.name] = replace(value, seed=seeds.get(seed, seed))
+        return replace(node, **found) if found else node
+
+    return everywhere(root, changed)
 
 
 # --- by lanes ---------------------------------------------------------------------------------
@@ -199,15 +233,22 @@ class _Push:
 
 
 def _with_calls(root: Node, **changes: Any) -> Node:
+    def changed(node: Node) -> Node:
+        call: Any = getattr(node, "call", None)
+        if call is None or all(getattr(call, name) == value for name, value in changes.items()):
+            return node
+        return replace(node, call=replace(call, **changes))  # type: ignore[call-arg]
+
+    return everywhere(root, changed)
+
+
+def everywhere(root: Node, changed: Callable[[Node], Node]) -> Node:
+    """The graph with every node changed, inputs first; a node that was used twice still is one."""
     known = dict[Node, Node]()
 
-    def changed(node: Node) -> Node:
+    def made(node: Node) -> Node:
         if node not in known:
-            made = over(node, changed)
-            call = getattr(node, "call", None)
-            if call is not None and any(getattr(call, name) != value for name, value in changes.items()):
-                made = replace(made, call=replace(call, **changes))  # type: ignore[call-arg]
-            known[node] = made
+            known[node] = changed(over(node, made))
         return known[node]
 
-    return changed(root)
+    return made(root)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ENDLESS = math.inf
 FREE = {"identity": False}  # metadata of a field that changes no item: it is in no fingerprint
 
+KEYS_KEPT = 5  # of items that were skipped
+
 _SHORT = 60  # characters of a parameter that a position repeats in full
 
 
@@ -218,6 +220,43 @@ class StageMeter:
         if self.skipped:
             found["skipped_keys"] = list(self.skipped_keys)  # type: ignore[assignment]
         return found | ({"cut": self.cut} if self.cut else {})
+
+
+def stage_facts(root: Node, meters: Mapping[Node, StageMeter]) -> dict[str, Any]:
+    """What the stages of a graph have done, by number and label: `stages`, and `sources` of mixes.
+
+    Nodes without a name, which only pass over items, have no number.
+    """
+    named = [node for node in graph(root) if node.name]
+    found = [
+        (f"{number} {node.label}", meters[node]) for number, node in enumerate(named, 1) if node in meters
+    ]
+    return {
+        "stages": {label: meter.facts() for label, meter in found if not meter.sources},
+        "sources": {label: list(meter.sources) for label, meter in found if meter.sources},
+    }
+
+
+def added(*many: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics of several runs as one: numbers and lists of numbers are summed, keys put together.
+
+    >>> added({"rows": 1, "sources": {"mix": [1, 2]}}, {"rows": 2, "sources": {"mix": [3, 4]}})
+    {'rows': 3, 'sources': {'mix': [4, 6]}}
+    """
+    total: dict[str, Any] = {}
+    for metrics in many:
+        for name, value in metrics.items():
+            total[name] = _added(name, total[name], value) if name in total else value
+    return total
+
+
+def _added(name: str, left: Any, right: Any) -> Any:
+    if isinstance(left, Mapping):
+        return added(left, right)
+    if isinstance(left, list):
+        joined = [*left, *right][:KEYS_KEPT]
+        return joined if name == "skipped_keys" else [a + b for a, b in zip(left, right, strict=True)]
+    return left + right
 
 
 class Run:

@@ -19,7 +19,17 @@ from lake.pipeline.filter import Filter
 from lake.pipeline.flat_map import FlatMap
 from lake.pipeline.identity import fingerprint
 from lake.pipeline.map import Decoding, Fields, Map, Maybe, MaybeBy
-from lake.pipeline.node import Counts, Node, Readings, RowShuffle, Run, StageMeter, graph, outline
+from lake.pipeline.node import (
+    Counts,
+    Node,
+    Readings,
+    RowShuffle,
+    Run,
+    StageMeter,
+    graph,
+    outline,
+    stage_facts,
+)
 from lake.pipeline.pack import Pack
 from lake.pipeline.repeat import Repeat
 from lake.pipeline.rewind import Rewind, every_of
@@ -309,16 +319,7 @@ class Pipeline:
         its items, seconds, how many were skipped and the first keys of those; `sources`: items of each input
         of a mix.
         """
-        numbers = graph(self.node)
-        found: dict[str, Any] = dict(self._readings.total())
-        meters = [
-            (f"{numbers[node]} {node.label}", meter)
-            for node, meter in self._meters.items()
-            if node in numbers
-        ]
-        found["stages"] = {label: meter.facts() for label, meter in meters if not meter.sources}
-        found["sources"] = {label: list(meter.sources) for label, meter in meters if meter.sources}
-        return found
+        return {**self._readings.total(), **stage_facts(self.node, self._meters)}
 
     # --- where it is --------------------------------------------------------------------------
 
@@ -334,9 +335,11 @@ class Pipeline:
             ValueError: the position of another pipeline; says what differs.
         """
         self._check_asked("load_state_dict")
-        if not isinstance(state, Mapping) or state.get("format") != FORMAT or "stages" not in state:
-            raise ValueError(f"not the state of a pipeline, of format {FORMAT}")
-        _check_same(state["stages"], self._outline)
+        check_state(state, self._outline)
+        if "lanes" in state:
+            raise ValueError(
+                f"a position of {state['lanes']['count']} lanes: lake.torch.loader goes on from it"
+            )
         self._end()
         self._mark, self._loaded, self._epoch = None, dict(state), state["epoch"]
 
@@ -479,6 +482,17 @@ def _unpickled(node: bytes, epoch: int, state: Mapping[str, Any] | None) -> Pipe
     if state is not None:
         pipeline.load_state_dict(state)
     return pipeline
+
+
+def check_state(state: Any, outline: Sequence[str]) -> None:
+    """Refuse what is no position of a pipeline with this outline.
+
+    Raises:
+        ValueError: says what differs.
+    """
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT or "stages" not in state:
+        raise ValueError(f"not the state of a pipeline, of format {FORMAT}")
+    _check_same(state["stages"], outline)
 
 
 def _check_same(old: Sequence[str], new: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -209,6 +209,20 @@ class Scan:
             found.load_state_dict(self._loaded.state())
         return found
 
+    def after(self, batches: int) -> dict[str, Any]:
+        """The position after so many batches of the next iteration, without reading them."""
+        epoch, rows = (self._epoch, 0) if self._loaded is None else (self._loaded.epoch, self._loaded.rows)
+        return self._planned(epoch, rows).state(batches)
+
+    def every(
+        self, count: int, number: int, render: Callable[[Columns], Item], *, own: bool
+    ) -> Iterator[Item | None]:
+        """What `render` makes of the batches whose numbers are `number` modulo `count`; None for the others.
+
+        Functions of a mapped scan are called for those alone.
+        """
+        return self._items(render, own=own, every=(count, number))
+
     def twin(self) -> Scan:
         """Another scan of the same plan, at its beginning."""
         return self._fresh()
@@ -369,10 +383,18 @@ class Scan:
             iteration.close()
         self._iteration = self._outer = None
 
-    def _items(self, render: Callable[[Columns], Item], *, own: bool, outer: Any = None) -> _Iteration[Item]:
+    def _items(
+        self,
+        render: Callable[[Columns], Item],
+        *,
+        own: bool,
+        outer: Any = None,
+        every: tuple[int, int] = (1, 0),
+    ) -> _Iteration[Item]:
         """Begin an iteration that gives what `render` makes of each batch.
 
-        `own`: fixed-width columns are in memory of their own. `outer`: who hands the items on.
+        `own`: fixed-width columns are in memory of their own. `outer`: who hands the items on. `every`: which
+        batches are wanted, as in `Scan.every`.
         """
         self._end()
         cursor, self._loaded = self._loaded, None
@@ -381,7 +403,7 @@ class Scan:
         planned = self._planned(epoch, 0 if cursor is None else cursor.rows) if spans is None else None
         self._mark, self._epoch = _Mark(epoch, planned, spans), epoch + 1
         self._outer = None if outer is None else weakref.ref(outer)
-        iteration = _Iteration(self, self._mark, render, own=own)
+        iteration = _Iteration(self, self._mark, render, own=own, every=every)
         self._iteration = weakref.ref(iteration)
         return iteration
 
@@ -397,8 +419,16 @@ class _Mark:
 class _Iteration(Generic[Item]):
     """One iteration of a scan. It ends when it is dropped."""
 
-    def __init__(self, scan: Scan, mark: _Mark, render: Callable[[Columns], Item], *, own: bool) -> None:
-        self._mark, self._render, self._own = mark, render, own
+    def __init__(
+        self,
+        scan: Scan,
+        mark: _Mark,
+        render: Callable[[Columns], Item],
+        *,
+        own: bool,
+        every: tuple[int, int],
+    ) -> None:
+        self._mark, self._render, self._own, self._every = mark, render, own, every
         self._snapshot, self._columns, self._meter = scan.snapshot, scan.columns, scan._meter
         self._schema, self._maps, self._scan = scan._read_schema, scan._maps, scan
         self._plan, self._done = mark.plan, 0  # what is being carried out, and how many of its steps are
@@ -444,15 +474,19 @@ class _Iteration(Generic[Item]):
                 raise StopIteration
 
     def _handed_out(self, step: Step, values: list[gather.Values]) -> Item:
-        columns = self._complete(step, values)
-        for mapped in self._maps:
-            columns = mapped(columns)
-        item = self._render(columns)
+        count, number = self._every
+        item = self._rendered(step, values) if step.number % count == number else cast("Item", None)
         self._done = self._mark.done = step.number + 1
         self._mark.rows += step.rows
         self._meter.batches += 1  # only here, in the consumer's thread
-        self._meter.rows += columns.rows
+        self._meter.rows += step.rows
         return item
+
+    def _rendered(self, step: Step, values: list[gather.Values]) -> Item:
+        columns = self._complete(step, values)
+        for mapped in self._maps:
+            columns = mapped(columns)
+        return self._render(columns)
 
     def _turn_to_next_span(self) -> bool:
         """Whether there are rows beyond the plan that was carried out."""

@@ -2,14 +2,26 @@
 
 loading        `loader`: batches of a scan or a pipeline for a rank of a training run, with its position
 reading        what a loader iterates; `scans` and `pipes` are the two kinds
+feed           the processes in which functions run, `making` what they make; `ring` and `wire` how it gets here
+dataset        `as_iterable_dataset`, for loaders that are not lake's
 ranks          which share of the data this process takes
 stream         a scan as tensors; `tensors` how columns become them
 archive        archives as data sets
 """
 
 from lake.torch.archive import ArchiveDataset
+from lake.torch.dataset import LakeIterable, as_iterable_dataset
 from lake.torch.loading import Loader, loader
 from lake.torch.stream import TensorStream
 from lake.torch.tensors import Form, Tensors
 
-__all__ = ["ArchiveDataset", "Form", "Loader", "TensorStream", "Tensors", "loader"]
+__all__ = [
+    "ArchiveDataset",
+    "Form",
+    "LakeIterable",
+    "Loader",
+    "TensorStream",
+    "Tensors",
+    "as_iterable_dataset",
+    "loader",
+]

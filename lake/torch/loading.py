@@ -9,19 +9,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any, Literal
+from typing import Any, Final
 
 from lake.pipeline import Pipeline
 from lake.plan import Ranks
 from lake.scan import Scan
-from lake.torch.pipes import PipeSource
+from lake.torch.pipes import Evenness, PipeSource
 from lake.torch.ranks import find_ranks
 from lake.torch.reading import Reading, Source
 from lake.torch.scans import ScanSource
 from lake.torch.stream import TensorStream
 from lake.torch.tensors import Form
 
-AS_ASKED: Literal["as asked"] = "as asked"  # `even` is what the scan says, and "split" for a pipeline
+AS_ASKED: Final = "as asked"  # `even` is what the scan says, and "split" for a pipeline
 
 
 class Loader:
@@ -103,6 +103,11 @@ class Loader:
             iteration.close()
         self._iteration = None
 
+    def close(self) -> None:
+        """End what is in progress, and the processes."""
+        self._end()
+        self._source.close()
+
 
 class _Iteration:
     """One epoch. It ends when it is dropped; an error is raised again by each further `next`."""
@@ -140,25 +145,35 @@ def loader(
     x: Scan | TensorStream | Pipeline,
     *,
     num_workers: int | None = None,
-    even: Literal["split", "drop", "pad", "as asked"] | None = AS_ASKED,
+    steps: int | None = None,
+    even: Evenness = AS_ASKED,
+    gather: bool | None = None,
     rank: int | None = None,
     world_size: int | None = None,
     mesh: Any = None,
+    multiprocessing_context: Any = None,
     **to_torch: Any,
 ) -> Loader:
     """Batches for this rank of a training run, with the position of the last one that was trained on.
 
     Args:
         x: a scan, which gives what `scan.to_torch(**to_torch)` does, or a pipeline, which gives its items.
-        num_workers: processes beside this one; None: 0 for a scan, 1 for a pipeline or a mapped scan.
-        even: what the last round does, as in `ds.scan`; by default what the scan says, "split" for a pipeline.
+        num_workers: processes beside this one; None: 0 for a scan, 1 for a pipeline or a mapped scan. They run
+            the functions, and go a bounded number of bytes ahead.
+        steps: of a pipeline: items of an epoch for each rank, whatever there is; its stream is repeated.
+        even: what the last round does, as in `ds.scan`; by default what the scan says, "split" for a pipeline,
+            whose last batches are then cut so that each rank has as many. "stop" (a pipeline whose count is
+            unknown): all ranks stop with the first that has no more.
+        gather: of a pipeline whose count is unknown, on several ranks: whether `state_dict` is called on all
+            of them together, and gives the position of all.
         rank, world_size, mesh: this rank and all of them, or the mesh of the data-parallel ranks; by default
             what `torch.distributed` or the launcher's variables say when iteration starts.
+        multiprocessing_context: "fork", "spawn", "forkserver" or a context; None: as Python is set.
         to_torch: of a scan: `ragged`, `nulls`, `binary`, `copy`.
 
     Raises:
         TypeError: neither a scan nor a pipeline.
-        ValueError: an argument that means nothing here.
+        ValueError: an argument that means nothing here; when iteration starts, a pipeline that cannot be split.
     """
 
     def find() -> Ranks:
@@ -166,15 +181,30 @@ def loader(
 
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers is a number of processes: {num_workers}")
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps is a number of items, at least 1: {steps}")
     inner: Any = x.scan if isinstance(x, TensorStream) else x
     source: Source
     if isinstance(inner, Scan):
+        if steps is not None or gather is not None or even == "stop":
+            raise ValueError("steps=, gather= and even='stop' are for pipelines: a scan knows its batches")
+        workers = int(inner.is_mapped) if num_workers is None else num_workers
         form = x.form if isinstance(x, TensorStream) else Form(**to_torch)
-        source = ScanSource(inner, form, find, even)
+        options = {} if even == AS_ASKED else {"even": even}
+        source = ScanSource(inner, form, find, workers, options=options, context=multiprocessing_context)
     elif isinstance(inner, Pipeline):
         if to_torch:
             raise TypeError(f"loader(pipeline) has no {', '.join(to_torch)}: these make tensors of a scan")
-        source = PipeSource(inner.copied())
+        source = PipeSource(
+            inner.copied(),
+            find,
+            1 if num_workers is None else num_workers,
+            steps=steps,
+            even=even,
+            gather=gather,
+            mesh=mesh,
+            context=multiprocessing_context,
+        )
     else:
         raise TypeError(f"loader() takes a scan or a pipeline, not {type(x).__name__}")
     made = Loader(source, "scan" if isinstance(inner, Scan) else "pipeline")

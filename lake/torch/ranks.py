@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 
 from lake.plan import Ranks
@@ -86,3 +87,33 @@ def _local_size(environment: Mapping[str, str]) -> int | None:
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(environment[name]) if name in environment else None
+
+
+def agree(value: Any, mesh: Any = None) -> Any:
+    """The first rank's value, on every rank: a collective."""
+    group = None if mesh is None else mesh.get_group()
+    found = [value]
+    dist.broadcast_object_list(found, src=0 if group is None else dist.get_global_rank(group, 0), group=group)
+    return found[0]
+
+
+def gathered(value: Any, mesh: Any = None) -> list[Any]:
+    """Every rank's value, on every rank: a collective."""
+    group = None if mesh is None else mesh.get_group()
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, value, group=group)
+    return found
+
+
+class Flag:
+    """Whether all ranks go on, asked at each step: a collective, over a group of its own that needs no device."""
+
+    def __init__(self, mesh: Any = None) -> None:
+        ranks = None if mesh is None else dist.get_process_group_ranks(mesh.get_group())
+        self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None)
+
+    def all_go_on(self, goes_on: bool) -> bool:
+        """Whether every rank goes on."""
+        flag = torch.tensor([goes_on], dtype=torch.uint8)
+        dist.all_reduce(flag, dist.ReduceOp.MIN, group=self._group)
+        return bool(flag.item())
