@@ -1,8 +1,12 @@
-"""Paths and globs, local or `s3://`, as files that can be opened. Reads names and sizes, never contents."""
+"""Paths and globs, local, `s3://` or any URL that pyarrow or fsspec knows, as files that can be opened.
+
+Reads names and sizes, never contents.
+"""
 
 from __future__ import annotations
 
 import glob
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -20,6 +24,9 @@ from lake.stores import open_store
 
 S3 = "s3://"
 _WILD = re.compile(r"[*?\[]")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +50,20 @@ class File:
 
 
 def is_remote(path: str) -> bool:
-    """Whether the path names an object rather than a local file."""
-    return path.startswith(S3)
+    """Whether the path is a URL rather than the name of a local file."""
+    return _URL.match(path) is not None
 
 
 def find(pattern: str, access: Access) -> list[File]:
     """The file of that name, else those that match it as a glob (`*`, `?`, `[...]`, `**`), by name.
 
+    `{a,b}` and `{000..009}` stand for several names, as WebDataset writes them, where no file has that one.
+
     Raises:
-        NotFoundError: no such file. ValueError: no file matches the glob.
+        NotFoundError: no such file. ValueError: no file matches the glob, or the URL's scheme is unknown.
     """
+    if _BRACES.search(pattern) and (is_remote(pattern) or not Path(pattern).exists()):
+        return [file for each in braced(pattern) for file in find(each, access)]
     if is_remote(pattern):
         files = _find_remote(pattern, access)
     elif Path(pattern).exists():
@@ -60,7 +71,7 @@ def find(pattern: str, access: Access) -> list[File]:
     else:
         found = sorted(glob.glob(pattern, recursive=True)) if _WILD.search(pattern) else []  # noqa: PTH207
         files = [_local(name) for name in found if Path(name).is_file()]
-    if not files and is_remote(pattern):
+    if not files and pattern.startswith(S3):
         _check_bucket(pattern, access)
     if not files and _WILD.search(pattern):
         raise ValueError(f"no file matches {pattern!r}")
@@ -102,11 +113,29 @@ def _local(name: str) -> File:
     return File(name, os.fspath(name), Path(name).stat().st_size, fs.LocalFileSystem())
 
 
+def braced(pattern: str) -> list[str]:
+    """The names that a pattern with braces stands for.
+
+    >>> braced("x-{08..10}.{tar,zip}")
+    ['x-08.tar', 'x-08.zip', 'x-09.tar', 'x-09.zip', 'x-10.tar', 'x-10.zip']
+    """
+    found = _BRACES.search(pattern)
+    if found is None:
+        return [pattern]
+    choices = found[1].split(",")
+    if run := _RANGE.fullmatch(found[1]):
+        choices = [f"{number:0{len(run[1])}}" for number in range(int(run[1]), int(run[2]) + 1)]
+    return [
+        each
+        for choice in choices
+        for each in braced(pattern[: found.start()] + choice + pattern[found.end() :])
+    ]
+
+
 def _find_remote(pattern: str, access: Access) -> list[File]:
-    path = pattern.removeprefix(S3)
-    bucket = path.partition("/")[0]
     with reaching(pattern):
-        store = _s3(bucket, access)
+        store, path = _system(pattern, access)
+        prefix = pattern.removesuffix(path)  # of the names that a user knows
         info = store.get_file_info(path)
         if info.type == fs.FileType.File:
             return [File(pattern, path, info.size, store)]
@@ -117,8 +146,38 @@ def _find_remote(pattern: str, access: Access) -> list[File]:
     matches = re.compile(glob_regex(path)).fullmatch
     chosen = [info for info in listed if info.type == fs.FileType.File and matches(info.path)]
     return [
-        File(S3 + info.path, info.path, info.size, store) for info in sorted(chosen, key=lambda i: i.path)
+        File(prefix + info.path, info.path, info.size, store) for info in sorted(chosen, key=lambda i: i.path)
     ]
+
+
+def _system(url: str, access: Access) -> tuple[fs.FileSystem, str]:
+    """The filesystem of a URL, and what the file is called there: pyarrow's where it has one, else fsspec's."""
+    scheme, _, rest = url.partition("://")
+    if url.startswith(S3):
+        return _s3(rest.partition("/")[0], access), rest
+    fsspec = _fsspec()
+    if fsspec is None or scheme in ("gs", "gcs", "hdfs", "file"):
+        try:
+            return fs.FileSystem.from_uri(url)  # type: ignore[no-any-return]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            if fsspec is None:
+                raise ValueError(
+                    f"{url}: pyarrow has no filesystem for {scheme}://; with fsspec and its package for {scheme} "
+                    "installed it can be read"
+                ) from None
+    try:
+        found, path = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise ValueError(f"{url}: {error}") from error
+    return fs.PyFileSystem(fs.FSSpecHandler(found)), path
+
+
+def _fsspec() -> Any:
+    """The package, None where it is not installed."""
+    try:
+        return importlib.import_module("fsspec")
+    except ImportError:
+        return None
 
 
 def _s3(bucket: str, access: Access) -> fs.FileSystem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -13,12 +14,25 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from lake.convert import archive, files, fit, folder, paths, samples, shuffled, table_files, tables
+from lake.convert import (
+    archive,
+    files,
+    fit,
+    folder,
+    hugging_face,
+    mds,
+    paths,
+    samples,
+    shuffled,
+    table_files,
+    tables,
+)
 from lake.convert.files import Skipped
 from lake.convert.source import Access, Meter, Request, Source, bounded
 from lake.errors import SchemaError
 
 Order = Literal["given", "shuffled"]
+_LISTED_AT_ONCE = 8  # archives
 
 
 def read(
@@ -35,8 +49,9 @@ def read(
     """A user's data as a stream of record batches, whatever it is.
 
     Args:
-        data: a folder, archive, table file or glob (`str` or path, or a list of them), a table or stream, or
-            an iterable of `(key, {field: value})`.
+        data: a folder (of files, of MDS shards, or of `save_to_disk`), archives, table files or globs (`str` or
+            path, or a list of them), a table or stream, a Hugging Face dataset, or an iterable of
+            `(key, {field: value})`.
         key: the key column; by default the one named `key`, if any. None: no key.
         order: "shuffled" gives the rows by the hash of their key; "given" is the default without `labels`.
         labels: for folders and archives: the first directory is the class.
@@ -138,9 +153,17 @@ def _is_folder(data: Any) -> bool:
     return path is not None and not paths.is_remote(path) and Path(path).is_dir()
 
 
+def _is_mds(data: Any) -> bool:
+    return _is_folder(data) and mds.is_mds(Path(data))
+
+
+def _is_saved(data: Any) -> bool:
+    return _is_folder(data) and hugging_face.is_saved(Path(data))
+
+
 def _is_archive(data: Any) -> bool:
-    path = _path(data)
-    return path is not None and archive.is_archive(path)
+    names = [_path(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
+    return bool(names) and all(name is not None and archive.is_archive(name) for name in names)
 
 
 def _is_files(data: Any) -> bool:
@@ -169,13 +192,47 @@ def _read_folder(data: Any, request: Request) -> Source:
 
 
 def _read_archive(data: Any, request: Request) -> Source:
+    patterns = [os.fspath(item) for item in (data if isinstance(data, (list, tuple)) else [data])]
+    found = [place for pattern in patterns for place in paths.find(pattern, request.access)]
+    if len(found) == 1:
+        return _one_archive(found[0], request)
+    if request.labels:
+        raise ValueError(f"labels=True takes one archive, and {data} are {len(found):,}")
+    return _many_archives(found, request)
+
+
+def _one_archive(place: paths.File, request: Request) -> Source:
     skipped = Skipped()
-    found = paths.find(os.fspath(data), request.access)
-    if len(found) > 1:
-        raise ValueError(f"{data} matches {len(found):,} archives: commit one at a time")
-    opened = archive.open_archive(found[0], skipped)
-    return _of_files(
-        opened.members, f"archive {found[0].name}", opened.reader, skipped, request, by_key=False
+    opened = archive.open_archive(place, skipped)
+    return _of_files(opened.members, f"archive {place.name}", opened.reader, skipped, request, by_key=False)
+
+
+def _many_archives(found: list[paths.File], request: Request) -> Source:
+    """The samples of archives one after the other, such as the shards of a WebDataset; their fields are the union's."""
+    with ThreadPoolExecutor(_LISTED_AT_ONCE) as pool:
+        given = replace(request, shuffled=False)
+        sources = list(pool.map(lambda place: _one_archive(place, given), found))
+    fields = sorted({field.name for source in sources for field in source.schema} - {files.KEY})
+    schema = pa.schema([(files.KEY, pa.large_string()), *((name, pa.large_binary()) for name in fields)])
+    meter = Meter()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for place, source in zip(found, sources, strict=True):
+            before = meter.read
+            for batch in fit.fitted(source.batches, schema, f"archive {place.name}"):
+                meter.read = before + source.read
+                yield batch
+
+    rows = batches()
+    if request.shuffled:
+        rows = shuffled.shuffled(rows, schema, files.KEY)
+    return Source(
+        schema,
+        rows,
+        rows=sum(source.rows or 0 for source in sources),
+        bytes=sum(source.bytes or 0 for source in sources),
+        notes=list(dict.fromkeys(note for source in sources for note in source.notes)),
+        meter=meter,
     )
 
 
@@ -246,9 +303,16 @@ class Kind:
 
 
 KINDS = (
+    Kind("an MDS folder", _is_mds, lambda data, request: mds.read_mds(Path(data), request)),
+    Kind(
+        "a folder of save_to_disk",
+        _is_saved,
+        lambda data, request: hugging_face.read_saved(Path(data), request),
+    ),
     Kind("a folder", _is_folder, _read_folder, files=True, keyed=True),
     Kind("an archive", _is_archive, _read_archive, files=True, keyed=True),
     Kind("table files", _is_files, _read_files),
+    Kind("a Hugging Face dataset", hugging_face.is_hugging_face, hugging_face.read_hugging_face),
     Kind("an Arrow table or stream", tables.is_arrow, tables.read_arrow),
     Kind("a pandas DataFrame", tables.is_pandas, tables.read_pandas),
     Kind("a polars LazyFrame", tables.is_lazy_polars, tables.read_lazy_polars),

@@ -1,4 +1,4 @@
-"""Files of tables: Parquet, CSV, JSON lines and Arrow, one or many, local or in a bucket, read as streams."""
+"""Files of tables: Parquet, CSV, JSON lines, Arrow and arrays, one or many, local or in a bucket, read as streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from lake.convert import csv_text, fit, json_text
+from lake.convert import array_files, csv_text, fit, json_text
 from lake.convert.json_text import text_type
 from lake.convert.paths import File, reaching
 from lake.convert.source import BATCH_BYTES, Meter, Request, Source
@@ -286,6 +286,23 @@ def _counted(batches: Any, file: File, meter: Meter) -> Iterator[pa.RecordBatch]
         yield batch
 
 
+# --- arrays -----------------------------------------------------------------------------------
+
+
+def _probe_arrays(file: File, request: Request) -> tuple[pa.Schema, int]:
+    found = array_files.arrays_of(file)
+    return array_files.schema_of(file, found), len(next(iter(found.values())))
+
+
+def _array_batches(file: File, schema: pa.Schema, meter: Meter) -> Iterator[pa.RecordBatch]:
+    found, before, rows = array_files.arrays_of(file), meter.read, 0
+    count = len(next(iter(found.values())))
+    for batch in array_files.batches_of(file, found):
+        rows += batch.num_rows
+        meter.read = before + file.size * rows // count
+        yield batch
+
+
 # --- errors -----------------------------------------------------------------------------------
 
 
@@ -331,6 +348,8 @@ _PARQUET = Format("Parquet", _probe_parquet, _parquet_batches, typed=True)
 _ARROW = Format("Arrow", _probe_arrow, _arrow_batches, typed=True)
 _CSV = Format("CSV", _probe_csv, _csv_batches, typed=False)
 _JSON = Format("JSON lines", _probe_json, _json_batches, typed=False)
+_NUMPY = Format("NumPy", _probe_arrays, _array_batches, typed=True)
+_SAFETENSORS = Format("safetensors", _probe_arrays, _array_batches, typed=True)
 FORMATS = {
     ".parquet": _PARQUET,
     ".pq": _PARQUET,
@@ -342,4 +361,7 @@ FORMATS = {
     ".tsv": _CSV,
     ".jsonl": _JSON,
     ".ndjson": _JSON,
+    ".npy": _NUMPY,
+    ".npz": _NUMPY,
+    ".safetensors": _SAFETENSORS,
 }
