@@ -82,6 +82,7 @@ def bucket(s3_server: str) -> Iterator[Bucket]:
     }
     CONTEXT.set_forkserver_preload(["lake", "lake.stores.s3", "lake.scan", "pyarrow", __name__])
     with S3Proxy(s3_server) as proxy:
+        proxy.counts = lambda request: "/shards/" in request.path
         yield Bucket(proxy, url, parts)
 
 
@@ -101,7 +102,7 @@ def scanned(
         batches = iter(scan)
         rows = next(batches)["n"].to_pylist()
         if together is not None:
-            together.wait(120)
+            together.wait(300)
         rows += [n for batch in batches for n in batch["n"].to_pylist()]
         assert sorted(rows) == list(range(ROWS))
 
@@ -128,7 +129,7 @@ class Crew:
             process.join(20)
 
 
-def codes(processes: list[BaseProcess], seconds: float = 120) -> list[int | None]:
+def codes(processes: list[BaseProcess], seconds: float = 300) -> list[int | None]:
     """How they ended; None: not yet."""
     deadline = time.monotonic() + seconds
     for process in processes:

@@ -22,7 +22,8 @@ from lake.config import format_bytes
 from lake.errors import BudgetError
 
 _QUEUE_SECONDS: Final = 1.0  # how long an order of eviction is gone by
-_LEASED_SECONDS: Final = 1.0  # that an admission waits for leases before it takes what is needed later
+_LEASED_SECONDS: Final = 5.0  # that an admission waits for leases before it takes what is needed later
+_VAIN_SECONDS: Final = 60.0  # for which none waits after one has in vain: batches are kept, it seems
 _QUEUED: Final = 16  # one of so many of the files that no plan needs this epoch is queued
 _LEAST: Final = 16 << 20  # bytes freed at least when the disk is full
 _LOOSE: Final = "whole = 0 or layout in ('block', 'doomed')"  # as the index of that name says it
@@ -37,6 +38,7 @@ class Room:
         self._home, self._index, self._groups = home, found, groups
         self._queue: list[str] = []  # keys in order of eviction, of files that no plan needs this epoch
         self._queue_of: tuple[int, float] = (-1, 0.0)  # generation, time
+        self._vain_until = 0.0
 
     def admit(self, key: str, size: int, wait: float) -> None:
         """Count a file before its first byte is written, as soon as there is room for it.
@@ -54,10 +56,11 @@ class Room:
         begin = time.monotonic()
         for pause in holds.pauses(longest=0.25):
             waited = time.monotonic() - begin
+            patient = waited < min(wait, _LEASED_SECONDS) and begin + waited > self._vain_until
+            if not patient and waited >= _LEASED_SECONDS:
+                self._vain_until = begin + waited + _VAIN_SECONDS
             with self._index.write() as connection:
-                if self.admitted(
-                    connection, key, size, LAYOUTS[key[64:]], patient=waited < min(wait, _LEASED_SECONDS)
-                ):
+                if self.admitted(connection, key, size, LAYOUTS[key[64:]], patient=patient):
                     return
                 if waited > groups.PATIENCE:
                     self._groups.leave_behind(connection, key, size)

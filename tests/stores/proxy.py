@@ -48,11 +48,12 @@ Spoiled = (
 class S3Proxy:
     """`rule(request)` says how to spoil a request, None to let it pass.
 
-    `requests` is what came, `most` how many of them were passed on at once.
+    `requests` is what came, `most` how many of those that count were passed on at once.
     """
 
     def __init__(self, upstream: str) -> None:
         self.requests: list[Request] = []
+        self.counts: Callable[[Request], bool] = lambda request: True
         self.most = self._now = 0
         self._counting = threading.Lock()
         self.rule: Callable[[Request], Spoiled | None] = lambda request: None
@@ -67,8 +68,9 @@ class S3Proxy:
 
     def forward(self, request: Request, raw_path: str) -> tuple[int, dict[str, str], bytes]:
         connection = http.client.HTTPConnection(self._upstream, timeout=30)
+        counts = self.counts(request)
         with self._counting:
-            self._now += 1
+            self._now += counts
             self.most = max(self.most, self._now)
         try:
             headers = {name: value for name, value in request.headers.items() if name not in _HOP}
@@ -81,7 +83,7 @@ class S3Proxy:
         finally:
             connection.close()
             with self._counting:
-                self._now -= 1
+                self._now -= counts
 
     def __enter__(self) -> Self:
         self._thread.start()
