@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import Any, Final
 
+import torch
+
 from lake.pipeline import Pipeline
 from lake.plan import Ranks
 from lake.scan import Scan
+from lake.torch.device import MovedReading, Mover, route_to
 from lake.torch.pipes import Evenness, PipeSource
 from lake.torch.ranks import find_ranks
 from lake.torch.reading import Reading, Source
@@ -30,8 +33,8 @@ class Loader:
     It knows the position: that after the last item it handed out, whatever was read ahead.
     """
 
-    def __init__(self, source: Source, label: str) -> None:
-        self._source, self._label = source, label
+    def __init__(self, source: Source, label: str, mover: Mover | None = None) -> None:
+        self._source, self._label, self._mover = source, label, mover
         self._reading: Reading | None = None  # the last epoch that was begun
         self._iteration: weakref.ref[_Iteration] | None = None
 
@@ -49,14 +52,15 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         self._end()
         self._reading = None
-        self._reading = self._source.begin()
+        self._reading = self._begun()
         iteration = _Iteration(self._reading)
         self._iteration = weakref.ref(iteration)
         return iteration
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last item handed out, as a JSON document; of all ranks that step together."""
-        return self._source.state() if self._reading is None else self._reading.state()
+        reading = self._reading
+        return self._source.state() if reading is None else reading.state(reading.mark())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration where `state` says, on any number of ranks and workers.
@@ -88,13 +92,17 @@ class Loader:
         state = self.state_dict()
         self._end()
         self._source.load(state)
-        reading = self._source.begin()
+        reading = self._begun()
         try:
             item = reading.next()
         finally:
             reading.close()
             self.load_state_dict(state)
         return repeat(item, steps)
+
+    def _begun(self) -> Reading:
+        reading = self._source.begin()
+        return reading if self._mover is None else MovedReading(reading, self._mover)
 
     def _end(self) -> None:
         """End the iteration in progress, if there is one."""
@@ -145,6 +153,7 @@ def loader(
     x: Scan | TensorStream | Pipeline,
     *,
     num_workers: int | None = None,
+    device: Any = None,
     steps: int | None = None,
     even: Evenness = AS_ASKED,
     gather: bool | None = None,
@@ -160,6 +169,7 @@ def loader(
         x: a scan, which gives what `scan.to_torch(**to_torch)` does, or a pipeline, which gives its items.
         num_workers: processes beside this one; None: 0 for a scan, 1 for a pipeline or a mapped scan. They run
             the functions, and go a bounded number of bytes ahead.
+        device: where tensors go, in dicts, tuples and lists; to CUDA through pinned memory, beside the computation.
         steps: of a pipeline: items of an epoch for each rank, whatever there is; its stream is repeated.
         even: what the last round does, as in `ds.scan`; by default what the scan says, "split" for a pipeline,
             whose last batches are then cut so that each rank has as many. "stop" (a pipeline whose count is
@@ -207,6 +217,9 @@ def loader(
         )
     else:
         raise TypeError(f"loader() takes a scan or a pipeline, not {type(x).__name__}")
-    made = Loader(source, "scan" if isinstance(inner, Scan) else "pipeline")
+    if device is None and isinstance(x, TensorStream):
+        device = x.device
+    mover = None if device is None else Mover(route_to(torch.device(device)))
+    made = Loader(source, "scan" if isinstance(inner, Scan) else "pipeline", mover)
     inner.hand_over(made)
     return made

@@ -233,8 +233,9 @@ class Going:
     def is_over(self) -> bool:
         return self.steps is not None and self.done >= self.steps
 
-    def facts(self) -> dict[str, int]:
-        return {} if self.steps is None else {"steps": self.done}
+    def facts(self, done: int) -> dict[str, int]:
+        """What a position after so many says of it."""
+        return {} if self.steps is None else {"steps": done}
 
 
 class Dealt:
@@ -270,10 +271,14 @@ class Dealt:
         self._going.done += 1
         return item
 
-    def state(self) -> dict[str, Any]:
-        taken = self._deal.taken(self._number)
+    def mark(self) -> Any:
+        return self._number, self._going.done
+
+    def state(self, mark: Any) -> dict[str, Any]:
+        number, done = mark
+        taken = self._deal.taken(number)
         at, items = self._position.after(taken), self._given + taken
-        return self._source.document(self._epoch, at=at, items=items, **self._going.facts())
+        return self._source.document(self._epoch, at=at, items=items, **self._going.facts(done))
 
     def close(self) -> None:
         self._hands.end()
@@ -315,14 +320,18 @@ class Turns:
         self._going.done += 1
         return found.item
 
-    def state(self) -> dict[str, Any]:
-        lanes = self._source.complete(Lanes(self._epoch, self._count, self._lanes), self._ranks)
+    def mark(self) -> Any:
+        return dict(self._lanes), self._going.done
+
+    def state(self, mark: Any) -> dict[str, Any]:
+        mine, done = mark
+        lanes = self._source.complete(Lanes(self._epoch, self._count, mine), self._ranks)
         if self._count == 1:
             place: dict[str, Any] = {"at": lanes[0].at}
         else:
             at = {str(lane): [where.items, where.at, where.is_over] for lane, where in lanes.items()}
             place = {"lanes": {"count": self._count, "at": at}}
-        return self._source.document(self._epoch, **place, **self._going.facts())
+        return self._source.document(self._epoch, **place, **self._going.facts(done))
 
     def close(self) -> None:
         self._hands.end()

@@ -16,8 +16,11 @@ class Reading(Protocol):
             StopIteration: there is none.
         """
 
-    def state(self) -> dict[str, Any]:
-        """The position after the last item that `next` returned."""
+    def mark(self) -> Any:
+        """What `state` needs to tell the position after the last item that `next` returned; cheap."""
+
+    def state(self, mark: Any) -> dict[str, Any]:
+        """The position at a mark, of which earlier ones are not asked again."""
 
     def close(self) -> None:
         """Let go of threads and processes' work."""

@@ -66,8 +66,11 @@ class Scanning:
     def next(self) -> dict[str, Any]:
         return next(self._items)
 
-    def state(self) -> dict[str, Any]:
+    def mark(self) -> Any:
         return self._stream.state_dict()
+
+    def state(self, mark: Any) -> dict[str, Any]:
+        return dict(mark)
 
     def close(self) -> None:
         self._items.close()  # type: ignore[attr-defined]  # of a scan
@@ -89,8 +92,11 @@ class Fetching:
         self._number += 1
         return found
 
-    def state(self) -> dict[str, Any]:
-        return self._scan.after(self._number)
+    def mark(self) -> Any:
+        return self._number
+
+    def state(self, mark: Any) -> dict[str, Any]:
+        return self._scan.after(mark)
 
     def close(self) -> None:
         self._team.end()
