@@ -137,6 +137,9 @@ def cut(chunks: Iterator[bytes], spans: Iterable[tuple[int, int]]) -> Iterator[b
     """
     data, begin = b"", 0
     for start, stop in spans:
+        if begin <= start and stop - begin <= len(data):
+            yield data[start - begin : stop - begin]
+            continue
         parts, at = [], start
         while at < stop:
             if at >= begin + len(data):

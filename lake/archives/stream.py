@@ -27,6 +27,9 @@ from lake.config import format_bytes
 from lake.errors import BudgetError
 
 PIECE = 4 << 20  # bytes of one file in the cache
+_STEP = (
+    256 << 10
+)  # decoded at once on the way forward: the processor's cache still has it when it is handed out
 _SMALL = 2 << 20  # decoded bytes of frames that are decoded for one member
 _LARGE = 64 << 20  # and of those that are where nothing better is to be had
 
@@ -123,7 +126,7 @@ class Streamed:
         """All of them: from the cache if they are there, else as they are decoded; nothing lands for this."""
         lease = self._opened().peek(self._name(0))
         if lease is None:
-            return zst.pieces(decoded(self._place, self._codec))
+            return zst.pieces(decoded(self._place, self._codec), _STEP)
         lease.close()
         return (self.read_at(at, min(PIECE, self._size - at)) for at in range(0, self._size, PIECE))
 

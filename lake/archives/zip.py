@@ -21,7 +21,9 @@ from lake.archives.place import Place
 from lake.archives.table import Member, Table
 from lake.errors import ArchiveError
 
-_LOCAL = struct.Struct("<4s4xH16x2H")  # of a member's header: mark, method, bytes of the name and the extra field
+_LOCAL = struct.Struct(
+    "<4s4xH16x2H"
+)  # of a member's header: mark, method, bytes of the name and the extra field
 _SLACK = 64  # bytes that the extra field of a local header may be longer than the directory's
 _GAP = 64 << 10  # between members that one request fetches together
 _SPAN = 8 << 20  # bytes that one such request fetches at most

@@ -26,6 +26,7 @@ WINDOW = 1 << 27  # bytes: what `zstd -d` takes without being asked, and the mem
 _MAGIC = 0xFD2FB528
 _SKIPPABLE = 0x184D2A50  # and the next 15
 _KEPT_BYTES = 64 << 20  # of decoded frames
+_RUN = 4  # frames that are read and decoded at once: few, so that the processor's cache holds them
 _RUN_BYTES = 2 << 20  # of frames that are read at once
 _KEPT = 4  # decoded frames
 _thread = threading.local()
@@ -214,7 +215,7 @@ class Framed:
         """All frames, decoded by two threads, several at a time."""
         starts = self._frames.starts
         sizes = array("q", (end - start for start, end in zip(starts, self._frames.ends, strict=True)))
-        return chain.from_iterable(ahead(self._decode_run, runs(sizes, 16, _RUN_BYTES), 2))
+        return chain.from_iterable(ahead(self._decode_run, runs(sizes, _RUN, _RUN_BYTES), 2))
 
     def close(self) -> None:
         """Close the file."""

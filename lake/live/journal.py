@@ -183,7 +183,7 @@ class Journal:
             away = self.home / f"leaving-{row}"
             with suppress(FileNotFoundError):
                 (folder / file.path).replace(away)
-                if stamp_of(away) == file.stamp:
+                if not _os.being_written(str(away)) and stamp_of(away) == file.stamp:  # in this order
                     away.unlink()
                 else:
                     _restore(away, folder / file.path)

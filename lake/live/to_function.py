@@ -112,7 +112,7 @@ def run(
     root: Path, target: str, hand_over: Callable[[Batch], object], how: How, stop: threading.Event | None
 ) -> Watched:
     """Watch until told to stop. `target`: where the files go, which stays the same for a folder."""
-    with closing(Journal(root, target)) as journal, stoppable(stop) as stopping:
+    with stoppable(stop) as stopping, closing(Journal(root, target)) as journal:
         return Watcher(root, journal, hand_over, how).run(stopping)
 
 

@@ -64,6 +64,7 @@ def test_a_second_watcher_is_refused_by_pid(tmp_path):
     Journal(tmp_path, "t").close()
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_does_not_hold_the_folder(tmp_path):
     """Or a worker that outlives its parent would keep everybody away."""
     if not hasattr(os, "fork"):

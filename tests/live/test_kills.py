@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,37 +28,6 @@ lake.live.ingest(sys.argv[1], sys.argv[2], "cam", every="0.2s", settle="0.3s", d
 """
 
 
-def started(*arguments: object, **more) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **more)
-
-
-def written(writers: list[tuple[subprocess.Popen[str], Path]]) -> dict[str, list[str]]:
-    """The names of the contents of each path, in order, once all are written."""
-    found: dict[str, list[str]] = {}
-    for writer, said in writers:
-        assert writer.wait(timeout=280) == 0
-        for line in said.read_text().splitlines():
-            path, name = json.loads(line)
-            found.setdefault(path, []).append(name)
-    return found
-
-
-def writer(folder: Path, number: int, count: int, pace: float) -> tuple[subprocess.Popen[str], Path]:
-    """A process that drops files, and where it says which."""
-    said = folder.parent / f"written {number}"
-    script = Path(__file__).parent / "dropping.py"
-    with said.open("w") as file:
-        return started(script, folder, number, count, pace, stdout=file), said
-
-
-def rows(url: Path) -> list[dict]:
-    try:
-        return lake.open(url).dataset("cam").scan().to_table().to_pylist()
-    except lake.NotFoundError:
-        return []
-
-
 @pytest.mark.parametrize("delete", [False, True])
 def test_every_file_is_in_exactly_one_committed_batch(tmp_path, delete):
     """Four writers drop files in every way, some over earlier ones, while the watcher is killed with -9 at random."""
@@ -66,22 +36,21 @@ def test_every_file_is_in_exactly_one_committed_batch(tmp_path, delete):
     folder.mkdir()
     draw = random.Random(7)
     writers = [writer(folder, n, files // 4, pace) for n in range(4)]
-
     watch = ["-c", WATCH, folder, url, delete]
     for _ in range(kills):
         watcher = started(*watch, stdout=subprocess.PIPE)
         assert watcher.stdout is not None
         assert watcher.stdout.readline() == "imported\n"
-        time.sleep(0.3 + draw.random() * 2)
+        time.sleep(0.3 + draw.random() * (4 if FULL else 2))
         watcher.kill()
         watcher.stdout.close()
         assert watcher.wait() == -signal.SIGKILL
     contents = written(writers)
-    watcher = started(*watch)
     last = {names[-1] for names in contents.values()}
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not last <= {name_of(cell) for cell in cells(rows(url)).values()}:
-        time.sleep(0.5)
+    watcher = started(*watch)
+    until(lambda: (folder / ".lake-live" / "watcher").read_text() == f"{watcher.pid}\n")
+    until(lambda: last <= {name_of(cell) for cell in cells(rows(url)).values()}, pause=1)
+    until(lambda: not delete or not files_in(folder))
     watcher.send_signal(signal.SIGTERM)
     assert watcher.wait(timeout=60) == 0
 
@@ -95,13 +64,55 @@ def test_every_file_is_in_exactly_one_committed_batch(tmp_path, delete):
     assert committed.keys() <= of_path.keys()
     for (_, key, field), data in found.items():
         assert (key, field) == filenames.split(of_path[name_of(data)])
-    log = lake.open(url).log("cam")
-    batches = [entry.txn for entry in log if entry.operation == "append"]
-    assert len(set(batches)) == len(batches) > 1
-    left = {path for path in folder.rglob("*") if path.is_file() and ".lake-live" not in path.parts}
-    assert len(left) == (0 if delete else len(contents))
+    batches = [entry.txn for entry in lake.open(url).log("cam") if entry.operation == "append"]
+    assert len(set(batches)) == len(batches)
+    assert len(files_in(folder)) == (0 if delete else len(contents))
     said = f"{len(contents)} files, {len(of_path)} contents, {len(committed)} committed in {len(batches)} batches"
-    sys.stdout.write(f"{said}\n")
+    sys.stdout.write(f"{said}, after {kills} kills\n")
+
+
+def started(*arguments: object, **more) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **more)
+
+
+def writer(folder: Path, number: int, count: int, pace: float) -> tuple[subprocess.Popen[str], Path]:
+    """A process that drops files, and where it says which."""
+    names = folder.parent / f"written {number}"
+    with names.open("w") as file:
+        script = Path(__file__).parent / "dropping.py"
+        return started(script, folder, number, count, pace, stdout=file), names
+
+
+def written(writers: list[tuple[subprocess.Popen[str], Path]]) -> dict[str, list[str]]:
+    """The names of the contents of each path, in order, once all are written."""
+    found: dict[str, list[str]] = {}
+    for process, names in writers:
+        assert process.wait(timeout=280) == 0
+        for line in names.read_text().splitlines():
+            path, name = json.loads(line)
+            found.setdefault(path, []).append(name)
+    return found
+
+
+def until(true: Callable[[], object], pause: float = 0.1) -> None:
+    """Wait for something, for up to two minutes."""
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(pause)
+
+
+def files_in(folder: Path) -> set[Path]:
+    """What lies in the folder, but for the journal."""
+    return {path for path in folder.rglob("*") if path.is_file() and ".lake-live" not in path.parts}
+
+
+def rows(url: Path) -> list[dict]:
+    try:
+        return lake.open(url).dataset("cam").scan().to_table().to_pylist()
+    except lake.NotFoundError:
+        return []
 
 
 def cells(table: list[dict]) -> dict[tuple[int, str, str], bytes]:
