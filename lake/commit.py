@@ -109,7 +109,6 @@ def land(
     signature: Signature,
     *,
     expect: str | None = None,
-    deadline: float = DEADLINE,
 ) -> LogEntry:
     """The log entry that makes the change true: a new one, the head's if nothing changed, or our own lost one.
 
@@ -119,7 +118,7 @@ def land(
         ConflictError: the head moved and the change cannot be carried over.
         CommitStateUnknown: the store stopped answering while the entry was being created.
     """
-    give_up = time.monotonic() + deadline
+    give_up = time.monotonic() + DEADLINE
     if signature.given:
         earlier = _claim_txn(refs, name, base, signature.txn)
         if earlier is not None:
@@ -150,7 +149,7 @@ def land(
         if removed:
             raise conflict(name, f"{name!r} was removed meanwhile", base)
         if time.monotonic() > give_up:
-            raise conflict(name, f"other writers were faster for {deadline:.0f} s", base, retryable=True)
+            raise conflict(name, f"other writers were faster for {DEADLINE:.0f} s", base, retryable=True)
         time.sleep(random.uniform(0, min(_PAUSE[1], _PAUSE[0] * 2 ** min(attempt, 10))))
     raise AssertionError("unreachable")
 
