@@ -67,7 +67,11 @@ class Journal:
 
     def __init__(self, folder: Path, target: str) -> None:
         self.home = folder / HOME
-        self.home.mkdir(exist_ok=True)
+        try:
+            self.home.mkdir(exist_ok=True)
+        except OSError as error:
+            why = f"{error.strerror}: what was handed over is written down in the folder, so make it writable"
+            raise type(error)(error.errno, why, str(self.home)) from None
         self._lease = _claim(self.home / "watcher", folder)
         with ExitStack() as undo:
             undo.callback(_give_up, self._lease)

@@ -55,9 +55,7 @@ def ingest(
     lk.init()
 
     def hand_over(batch: Batch) -> None:
-        made = append(lk, dataset, batch)
-        if crowded(made, lk.dataset(f"{dataset}@{made.id}").snapshot.document.cuts.target):
-            _compact(lk, dataset)
+        _keep_compact(lk, dataset, append(lk, dataset, batch))
 
     how = How(policy.Every.of(every), parse_duration(settle), delete, single=False, passing=policy.transient)
     return run(root, f"{dataset!r} of the lake {lk.refs.info().id}", hand_over, how, stop)
@@ -87,10 +85,11 @@ def crowded(version: Version, target: int) -> bool:
     return version.shards > 2 * (version.bytes // target) + _SMALL
 
 
-def _compact(lk: repo.Lake, dataset: str) -> None:
-    """Compact; a failure is no reason to stop, since the next batch tries again."""
+def _keep_compact(lk: repo.Lake, dataset: str, version: Version) -> None:
+    """Compact if it is time; the rows are committed, so a failure is left to the next batch to mend."""
     try:
-        lk.compact(dataset)
+        if crowded(version, lk.refs.version(dataset, version.id).cuts.target):
+            lk.compact(dataset)
     except Exception as error:
         _log.warning("compacting %s failed: %s: %s", dataset, type(error).__name__, error)
 

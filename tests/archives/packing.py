@@ -55,8 +55,20 @@ def zip_of(members: Members, method: int = zipfile.ZIP_DEFLATED) -> bytes:
     return raw.getvalue()
 
 
+def mixed_zip_of(members: Members) -> bytes:
+    """A zip in which each member is compressed in another way."""
+    methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+    raw = io.BytesIO()
+    with zipfile.ZipFile(raw, "w") as archive:
+        for number, (name, data) in enumerate(members):
+            archive.writestr(name, data, methods[number % len(methods)])
+    return raw.getvalue()
+
+
 def packed(kind: str, members: Members) -> bytes:
     """The members as an archive of a kind."""
+    if kind == "mixed.zip":
+        return mixed_zip_of(members)
     if kind == "zip":
         return zip_of(members)
     pack = {"tar": bytes, "tar.gz": gzip.compress, "tar.zst": zstandard.compress, "framed.tar.zst": framed}
