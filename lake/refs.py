@@ -26,7 +26,7 @@ from lake.format.values import LogEntry, VersionDocument
 from lake.stores.base import Object, Store
 
 _FETCHERS = 8  # documents asked for at once
-_SEGMENTS = 32  # whose bytes a manifest keeps at hand, where a cache has them: a megabyte or two each
+_SEGMENTS = 32  # whose bytes a manifest keeps, where a cache or a folder has them: a megabyte or two each
 
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ class Refs:
     def newest(self, name: str) -> int:
         """The seq of the dataset's newest log entry, 0 if there is none: the hint, then what lies beyond it."""
         hint = self.hint(name)
-        if self.store.local_path(names.LAKE) is not None:
+        if self._in_folder:
             return _gallop(lambda seq: self.store.head(names.log_key(name, seq)) is not None, hint)
         newest = self._listed(name, after=hint - 1)
         return newest or (self._listed(name, after=0) if hint > 1 else 0)  # a hint is never an error
@@ -176,9 +176,8 @@ class Refs:
         """The shards of the version's last so many segments."""
         refs = document.segments[len(document.segments) - last :]
         data = _Segments(self, [ref.digest for ref in refs])
-        return Manifest.open(
-            document.schema, refs, data if self.cache else list(data), target=document.cuts.target
-        )
+        near = self.cache is not None or self._in_folder
+        return Manifest.open(document.schema, refs, data if near else list(data), target=document.cuts.target)
 
     def tables(self, document: VersionDocument, *, last: int, schema: pa.Schema) -> list[pa.Table]:
         """The rows of the version's last so many segments, decoded whole under this schema by one who writes."""
@@ -205,6 +204,11 @@ class Refs:
 
     # --- inside -------------------------------------------------------------------------------
 
+    @property
+    def _in_folder(self) -> bool:
+        """Whether a request costs as little as opening a file."""
+        return self.store.local_path(names.LAKE) is not None
+
     def blob(self, digest: str, keys: Keys) -> bytes:
         """The bytes of an immutable document, checked against its digest."""
 
@@ -230,7 +234,7 @@ class Refs:
     def each(self, function: Callable[[Any], Any], items: Any) -> list[Any]:
         """What the function makes of each item, in order; asks a bucket a few at a time."""
         items = list(items)
-        if len(items) < 2 or self.store.local_path(names.LAKE) is not None:
+        if len(items) < 2 or self._in_folder:
             return [function(item) for item in items]
         with ThreadPoolExecutor(_FETCHERS) as pool:
             return list(pool.map(function, items))
