@@ -21,8 +21,9 @@ import pyarrow.dataset as pads
 
 from lake.bounds import ALL, NONE
 from lake.parts import Meter, width
+from lake.sandbox import of_polars, shown_type
 from lake.snapshot import Snapshot
-from lake.virtual import VirtualDataset
+from lake.virtual import VirtualDataset, recast
 from lake.where import Condition, condition
 
 if TYPE_CHECKING:
@@ -69,10 +70,15 @@ def shards_of(snapshot: Snapshot, where: Any = None) -> np.ndarray:
 
 
 def lazy(snapshot: Snapshot) -> polars.LazyFrame:
-    """The version as a lazy frame of polars, with columns and predicates pushed down."""
+    """The version as a lazy frame of polars, with columns and predicates pushed down.
+
+    Decimals of over 38 digits, which polars lacks, are text, as they are in SQL.
+    """
     import polars
 
-    return polars.scan_pyarrow_dataset(arrow(snapshot))
+    source = arrow(snapshot)
+    shown = pa.schema([pa.field(f.name, shown_type(f.type, of_polars)) for f in source.schema])
+    return polars.scan_pyarrow_dataset(recast(source, shown))
 
 
 @dataclass(frozen=True, slots=True)

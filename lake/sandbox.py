@@ -5,6 +5,7 @@ What both SQL conditions and the catalog are evaluated in. `unit(column, seed)` 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import duckdb
@@ -43,34 +44,46 @@ def _unit(column: pa.ChunkedArray, seed: pa.ChunkedArray) -> pa.Array:
     return pa.array(np.asarray(cuts.unit(column.combine_chunks(), seeds[0].as_py())), pa.float64())
 
 
-def shown_type(type: pa.DataType) -> pa.DataType:  # noqa: A002
-    """The type as DuckDB has it: what it lacks becomes the nearest that loses nothing.
+def of_duckdb(type: pa.DataType) -> pa.DataType | None:  # noqa: A002
+    """What stands in DuckDB for a type that it lacks: the nearest that loses nothing."""
+    return pa.float32() if pa.types.is_float16(type) else of_polars(type)
+
+
+def of_polars(type: pa.DataType) -> pa.DataType | None:  # noqa: A002
+    """What stands in polars for a type that it lacks."""
+    return pa.string() if pa.types.is_decimal256(type) else None
+
+
+def shown_type(
+    type: pa.DataType,  # noqa: A002
+    stand_in: Callable[[pa.DataType], pa.DataType | None] = of_duckdb,
+) -> pa.DataType:
+    """The type as an engine has it, at any depth.
 
     >>> shown_type(pa.list_(pa.float16())), shown_type(pa.decimal256(50, 2)), shown_type(pa.int8())
     (ListType(list<item: float>), DataType(string), DataType(int8))
     """
-    if pa.types.is_float16(type):
-        return pa.float32()
-    if pa.types.is_decimal256(type):
-        return pa.string()
-    if not _lacking(type):
+    found = stand_in(type)
+    if found is not None:
+        return found
+    if not _lacking(type, stand_in):
         return type
     if isinstance(type, pa.BaseExtensionType):
-        return shown_type(type.storage_type)
+        return shown_type(type.storage_type, stand_in)
     if pa.types.is_struct(type):
-        return pa.struct([pa.field(f.name, shown_type(f.type)) for f in type])
+        return pa.struct([pa.field(f.name, shown_type(f.type, stand_in)) for f in type])
     if pa.types.is_map(type):
-        return pa.map_(shown_type(type.key_type), shown_type(type.item_type))
+        return pa.map_(shown_type(type.key_type, stand_in), shown_type(type.item_type, stand_in))
     if pa.types.is_fixed_size_list(type):
-        return pa.list_(shown_type(type.value_type), type.list_size)
+        return pa.list_(shown_type(type.value_type, stand_in), type.list_size)
     make = pa.large_list if pa.types.is_large_list(type) else pa.list_
-    return make(shown_type(type.value_type))
+    return make(shown_type(type.value_type, stand_in))
 
 
-def _lacking(type: pa.DataType) -> bool:  # noqa: A002
-    """Whether a type that DuckDB lacks is somewhere inside."""
+def _lacking(type: pa.DataType, stand_in: Callable[[pa.DataType], pa.DataType | None]) -> bool:  # noqa: A002
+    """Whether a type that the engine lacks is somewhere inside."""
     if isinstance(type, pa.BaseExtensionType):
-        return _lacking(type.storage_type)
+        return _lacking(type.storage_type, stand_in)
     if pa.types.is_nested(type):
-        return any(_lacking(type.field(i).type) for i in range(type.num_fields))
-    return bool(pa.types.is_float16(type) or pa.types.is_decimal256(type))
+        return any(_lacking(type.field(i).type, stand_in) for i in range(type.num_fields))
+    return stand_in(type) is not None

@@ -117,6 +117,29 @@ class Reading:
         return sum(batch.num_rows for batch in self.read(self.columns, self.filter))
 
 
+def recast(source: VirtualDataset, schema: pa.Schema) -> VirtualDataset:
+    """The same rows with the types of `schema`, in which filters are meant: where they look at a column whose type
+    differs, they are applied here."""
+    altered = {field.name for field in schema if source.schema.field(field.name).type != field.type}
+    if not altered:
+        return source
+
+    def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
+        used = set() if where is None else columns_of(where, schema)
+        left = where if used & altered else None
+        asked = columns if left is None else columns + sorted(used - set(columns))
+        for batch in source.read(asked, where if left is None else None):
+            if altered.isdisjoint(asked):
+                yield batch
+                continue
+            fields = [schema.field(name) for name in asked]
+            cast = [column.cast(field.type) for column, field in zip(batch.columns, fields, strict=True)]
+            made = pa.RecordBatch.from_arrays(cast, schema=pa.schema(fields))
+            yield (made if left is None else made.filter(left)).select(columns)
+
+    return VirtualDataset(schema, read)
+
+
 def columns_of(expression: pads.Expression, schema: pa.Schema) -> set[str]:
     """The columns that an expression looks at: those without which it means nothing.
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from lake.sandbox import shown_type
-from lake.virtual import VirtualDataset, columns_of
+from lake.virtual import VirtualDataset, recast
 
 _BATCH_ROWS: Final = 1 << 17
 
@@ -36,39 +36,27 @@ class Table(Protocol):
 
 def table(dataset: Table) -> tuple[VirtualDataset, str]:
     """The dataset's rows, and the name of the column in front that is not its own."""
-    source = dataset.arrow()
-    schema = source.schema
-    hidden = next(name for i in count() if (name := f"_{i}") not in schema.names)
-    fields = [pa.field(hidden, pa.int8()), *(pa.field(f.name, shown_type(f.type)) for f in schema)]
-    shown = pa.schema(fields)
-    altered = {f.name for f in schema if shown_type(f.type) != f.type}
+    own = dataset.arrow()
+    own = recast(own, pa.schema([pa.field(f.name, shown_type(f.type)) for f in own.schema]))
+    hidden = pa.field(next(name for i in count() if (name := f"_{i}") not in own.schema.names), pa.int8())
+    shown = pa.schema([hidden, *own.schema])
 
     def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
-        if columns == [hidden] and where is None:
-            yield from _blank(len(dataset), shown.field(hidden))
+        if columns == [hidden.name] and where is None:
+            yield from _blank(len(dataset), hidden)
             return
-        own = [name for name in columns if name != hidden]
-        used = columns_of(where, shown) if where is not None and altered else set()
-        left = where if used & altered else None  # the filter, where it is on values as they are shown
-        asked = own if left is None else own + sorted(used - set(own))
-        for batch in source.read(asked, None if left is not None else where):
-            kept = _show(batch, shown, hidden if hidden in columns else None)
-            yield (kept if left is None else kept.filter(left)).select(columns)
+        asked = [name for name in columns if name != hidden.name]
+        for batch in own.read(asked, where):
+            yield batch if len(asked) == len(columns) else _with(batch, hidden).select(columns)
 
-    return VirtualDataset(shown, read), hidden
+    return VirtualDataset(shown, read), hidden.name
 
 
-def _show(batch: pa.RecordBatch, shown: pa.Schema, hidden: str | None) -> pa.RecordBatch:
-    """The batch in the types of the table, with the column that holds nothing if that is wanted."""
-    fields = [shown.field(name) for name in batch.schema.names]
-    columns = [
-        column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(batch.columns, fields, strict=True)
-    ]
-    if hidden is not None:
-        fields.append(shown.field(hidden))
-        columns.append(pa.array(np.zeros(batch.num_rows, np.int8)))
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+def _with(batch: pa.RecordBatch, hidden: pa.Field) -> pa.RecordBatch:
+    """The batch with the column that holds nothing."""
+    nothing = pa.array(np.zeros(batch.num_rows, np.int8))
+    schema = pa.schema([hidden, *batch.schema])
+    return pa.RecordBatch.from_arrays([nothing, *batch.columns], schema=schema)
 
 
 def _blank(rows: int, field: pa.Field) -> Iterator[pa.RecordBatch]:
