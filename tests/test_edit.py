@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 import lake
 from lake.stores.wrappers import CountingStore
 from tests.changing import FULL, SHARD, Meanwhile, birds, lake_of, over, read, shards, table, written
+from tests.test_ingest import MEGABYTES, PROGRAM
 
 CONDITIONS = {
     "x < 50": lambda row: row["x"] is not None and row["x"] < 50,
@@ -269,3 +272,29 @@ def test_datasets_that_are_not_there_cannot_be_changed(tmp_path: Path):
 
     with pytest.raises(lake.NotFoundError, match="nearest: 'birds'"):
         lk.delete_rows("brids", "true")
+
+
+COMPACTS = (
+    PROGRAM[: PROGRAM.index("first = next")]
+    + """
+lk = lake.open(sys.argv[1], progress=False)
+for batch in stream():
+    lk.commit("big", pa.table(batch), mode="append")
+before = lk.dataset("big").snapshot.document
+made = lk.compact("big")
+assert before.shards == batches and made.shards < batches / 4 and made.rows == before.rows == rows * batches
+"""
+    + PROGRAM[PROGRAM.index("print(") :]
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts resident memory as Linux reports it")
+def test_compaction_stays_under_a_gigabyte_at_the_default_shard_size(tmp_path: Path):
+    """However many small appends become full shards: the rows of a few are in memory."""
+    answer = subprocess.run(
+        [sys.executable, "-c", COMPACTS, str(tmp_path / "lake"), str(MEGABYTES // 2)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(answer.stdout) * 1024 < 1_000_000_000

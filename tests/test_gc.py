@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -295,15 +296,15 @@ def test_foreign_files_are_reported_and_left(lk: Lake):
     assert all(lk.store.get(key) == b"mine" for key in foreign)
 
 
-@pytest.mark.parametrize("spell", ["{}", "{}/", "{}//", "{}/../lake", "file://{}"])
+@pytest.mark.parametrize("spell", ["{}", "{}/", "{}//", "{}/../a lake", "file://{}", "file://{quoted}/"])
 def test_how_the_url_is_spelled_changes_nothing(tmp_path: Path, spell: str):
     """What is live is found by digests and keys, never by comparing paths."""
-    place = tmp_path / "lake"
+    place = tmp_path / "a lake"
     plain = lake.open(place)
     for x in range(3):
         plain.commit("birds", rows(1, 2, x=x))
 
-    report = lake.open(spell.format(place)).gc(no_writers=True, grace=0)
+    report = lake.open(spell.format(place, quoted=quote(str(place)))).gc(no_writers=True, grace=0)
 
     assert (report.condemned, report.deleted, report.foreign) == (0, 0, ())
 
