@@ -164,3 +164,15 @@ def test_a_folder_goes_to_one_dataset(folder, lk):
             call(stop=threading.Event())
     with pytest.raises(ValueError, match="name"):
         live.ingest(folder, lk, "../cam")
+
+
+def test_a_lake_in_a_bucket_is_no_different(folder, s3_url):
+    """Files become rows there, and whoever follows the dataset on another machine hears of them."""
+    (folder / "a.jpg").write_bytes(b"1")
+    with watching(folder, s3_url, "cam"):
+        until(lambda: keys(lake.open(s3_url)) == ["a"])
+        follow = lake.open(s3_url).dataset("cam").follow(poll=0.1)
+        (folder / "b.jpg").write_bytes(b"2")
+        heard = next(iter(follow.samples()))
+    assert heard == ("b", {"jpg": b"2"})
+    assert [entry.rows_added for entry in lake.open(s3_url).log("cam")] == [1, 1]
