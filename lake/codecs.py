@@ -8,27 +8,33 @@ from __future__ import annotations
 import importlib
 import io
 import json as _json
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 __all__ = ["audio", "csv", "image", "json", "npy", "text"]
 
+_MOST_PIXELS = 2**26  # of a JPEG for the faster decoder; Pillow says what it thinks of larger ones
+
 
 def image(data: bytes, *, mode: str | None = "RGB") -> np.ndarray[Any, np.dtype[Any]]:
     """An image as an array of its own, [height, width, channels] of uint8 (`mode="L"`: [height, width]).
 
-    `mode` is one of Pillow's; None keeps the file's. A picture that its camera held turned is turned back.
+    `mode` is one of Pillow's; None keeps the file's. A picture that its camera held turned is turned back. Where
+    `simplejpeg` is installed, it decodes JPEG to RGB: the same values, up to eight times as fast.
 
     Raises:
         ValueError: the bytes are no image.
     """
+    if mode == "RGB" and (pixels := _jpeg(data)) is not None:
+        return pixels
     pillow, ops = _needed("PIL.Image", "image", "Pillow"), _needed("PIL.ImageOps", "image", "Pillow")
     try:
         with pillow.open(io.BytesIO(data)) as opened:
             turned = ops.exif_transpose(opened)
             return np.array(turned if mode is None or turned.mode == mode else turned.convert(mode))
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
         raise ValueError(f"no image that Pillow can read: {error}") from error
 
 
@@ -75,6 +81,28 @@ def npy(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
     """An array that `numpy.save` wrote; nothing is unpickled."""
     found: np.ndarray[Any, np.dtype[Any]] = np.load(io.BytesIO(data), allow_pickle=False)
     return found
+
+
+def _jpeg(data: bytes) -> np.ndarray[Any, np.dtype[Any]] | None:
+    """A JPEG as RGB by the faster decoder; None where there is none, or Pillow has more to do or to say."""
+    if data[:3] != b"\xff\xd8\xff" or b"Exif\x00\x00" in data or (fast := _simplejpeg()) is None:
+        return None
+    try:
+        height, width, colors, _ = fast.decode_jpeg_header(data)
+        if colors not in ("YCbCr", "Gray") or height * width > _MOST_PIXELS:
+            return None
+        pixels: np.ndarray[Any, np.dtype[Any]] = fast.decode_jpeg(data, "RGB")
+    except ValueError:
+        return None
+    return pixels
+
+
+@lru_cache(maxsize=1)
+def _simplejpeg() -> Any:
+    try:
+        return importlib.import_module("simplejpeg")
+    except ImportError:
+        return None
 
 
 def _needed(module: str, extra: str, package: str) -> Any:

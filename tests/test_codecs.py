@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +42,53 @@ def test_image() -> None:
     for broken in (b"", b"no image", png[:40]):
         with pytest.raises(ValueError, match="no image"):
             codecs.image(broken)
+
+
+def photographs() -> list[bytes]:
+    """JPEG files of scikit-image and scikit-learn, and one of them saved in other ways."""
+    pillow = pytest.importorskip("PIL.Image")
+    packages = [find_spec(name).submodule_search_locations[0] for name in ("skimage", "sklearn")]
+    paths = [path for package in packages for path in sorted(Path(package).rglob("*.jpg"))]
+    assert len(paths) >= 4
+    photo = pillow.open(paths[0]).convert("RGB").resize((53, 41))
+    ways: list[dict[str, Any]] = [
+        {"subsampling": 1, "quality": 30},
+        {"subsampling": 2},
+        {"progressive": True},
+    ]
+    saves = [partial(photo.save, format="JPEG", **way) for way in ways]
+    saves += [partial(photo.convert(mode).save, format="JPEG") for mode in ("L", "CMYK")]
+    return [*(path.read_bytes() for path in paths), *map(saved, saves)]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_the_faster_decoder_gives_the_same_values(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is installed changes no pixel, so a fingerprint need not know; pixels are the caller's own."""
+    data = photographs()
+    fast = pytest.importorskip("simplejpeg")
+    used = []
+    monkeypatch.setattr(fast, "decode_jpeg", lambda *how, was=fast.decode_jpeg: used.append(1) or was(*how))
+    found = [codecs.image(each, mode=mode) for each in data]
+    upright = sum(b"Exif\0\0" not in each for each in data)
+    assert len(used) == (upright - 1 if mode == "RGB" else 0)  # turned ones and CMYK are Pillow's
+    monkeypatch.setattr(codecs, "_simplejpeg", lambda: None)
+    for each, pixels in zip(data, found, strict=True):
+        assert np.array_equal(codecs.image(each, mode=mode), pixels)
+        pixels += 1
+
+
+def test_a_broken_jpeg_is_an_error_with_either_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut, or larger than anything that should be decoded."""
+    data = photographs()[-3]
+    size = data.index(b"\xff\xc2") + 5
+    huge = data[:size] + b"\xff\xff\xff\xff" + data[size + 4 :]
+    for broken in (data[:300], huge):
+        with pytest.raises(ValueError, match="no image"):
+            codecs.image(broken)
+        with monkeypatch.context() as patch:
+            patch.setattr(codecs, "_simplejpeg", lambda: None)
+            with pytest.raises(ValueError, match="no image"):
+                codecs.image(broken)
 
 
 def test_audio() -> None:
