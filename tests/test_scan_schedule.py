@@ -57,6 +57,26 @@ def test_units_are_the_slices_of_the_plan(schedule: Schedule) -> None:
             assert 0 <= take.start < take.stop <= take.unit.stop - take.unit.start
 
 
+@given(schedules(), st.integers(1, 9), st.data())
+def test_batches_are_gathered_in_steps(schedule: Schedule, most: int, data: st.DataObject) -> None:
+    """All batches in their order, of one length within a step, the first alone, and no more than asked."""
+    first = data.draw(st.integers(0, len(schedule.plan)))
+    steps = list(schedule.steps(first, most=most))
+
+    assert [step.number for step in steps] == [first, *(step.end for step in steps)][: len(steps)]
+    assert (steps[-1].end if steps else first) == len(schedule.plan)
+    assert not steps or steps[0].batches == 1
+    for step in steps:
+        alone = list(schedule.steps(step.number, step.end))
+        assert {one.rows for one in alone} == {step.rows // step.batches}
+        assert 1 <= step.batches <= most
+        assert step.batches == 1 or not step.pads
+        rows = [(take.unit, row) for take in step.takes for row in range(take.start, take.stop)]
+        assert rows == [
+            (take.unit, row) for one in alone for take in one.takes for row in range(take.start, take.stop)
+        ]
+
+
 @given(schedules(), st.data())
 def test_units_come_before_they_are_needed_and_not_after(schedule: Schedule, data: st.DataObject) -> None:
     """In the order of first need, whatever the first step; `last` is never too early."""

@@ -4,5 +4,6 @@ from lake.parts.access import Access
 from lake.parts.chunk import Chunk, Raw, array_of, raw_of, width
 from lake.parts.meter import Meter
 from lake.parts.reader import PartReader
+from lake.parts.views import Views
 
-__all__ = ["Access", "Chunk", "Meter", "PartReader", "Raw", "array_of", "raw_of", "width"]
+__all__ = ["Access", "Chunk", "Meter", "PartReader", "Raw", "Views", "array_of", "raw_of", "width"]

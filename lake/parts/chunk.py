@@ -16,33 +16,66 @@ class Chunk:
     """Some rows of a column. `raw` is None where values have no fixed width, or one is null.
 
     Rows that were picked from others are copied when they are looked at, or straight to where they are wanted.
+    `fixed`: the bytes of a value; None where there is no `raw`.
     """
 
-    __slots__ = ("_array", "_picked", "_raw", "dictionary", "fixed", "rows", "type")
+    __slots__ = ("_address", "_array", "_buffer", "_picked", "_raw", "dictionary", "fixed", "rows", "type")
 
     def __init__(self, array: pa.Array) -> None:
         self.type, self.rows = array.type, len(array)
         self._array: pa.Array | None = array
         self._raw = raw_of(array)
-        self._picked: tuple[Raw, Ints] | None = None
-        self.fixed = None if self._raw is None else int(self._raw.shape[1])  # bytes of a value
+        self._picked: tuple[Raw | pa.Array, Ints] | None = None  # from whose bytes, or values without a width
+        self._buffer: pa.Buffer | None = None
+        self._address: int | None = None
+        self.fixed = None if self._raw is None else int(self._raw.shape[1])
         self.dictionary = array.dictionary if pa.types.is_dictionary(array.type) else None
 
     @property
     def raw(self) -> Raw | None:
         """The values' bytes, [rows, fixed]."""
-        if self._raw is None and self._picked is not None:
+        if self._raw is None and self._picked is not None and self.fixed is not None:
             source, rows = self._picked
             self._raw, self._picked = source.take(rows, axis=0), None
         return self._raw
 
     @property
+    def buffer(self) -> pa.Buffer:
+        """The bytes among which those of the values are, of values of fixed width."""
+        if self._buffer is None:
+            raw = self.raw if self._picked is None else self._picked[0]
+            self._buffer = pa.py_buffer(raw)
+        return self._buffer
+
+    @property
+    def address(self) -> int:
+        """Where the bytes of the values begin, of values of fixed width."""
+        if self._address is None:
+            assert self.raw is not None
+            self._address = int(self.raw.ctypes.data)
+        return self._address
+
+    @property
+    def picked(self) -> Ints | None:
+        """Which of the values in `buffer` or `source` these are; None: all of them."""
+        return None if self._picked is None else self._picked[1]
+
+    @property
+    def source(self) -> pa.Array:
+        """The values among which these are, of values without a fixed width."""
+        return self.array if self._picked is None else self._picked[0]
+
+    @property
     def array(self) -> pa.Array:
         """The rows as Arrow has them."""
         if self._array is None:
-            raw = self.raw
-            assert raw is not None
-            self._array = array_of(raw, self.type, self.dictionary)
+            if self.fixed is None and self._picked is not None:
+                source, rows = self._picked
+                self._array, self._picked = source.take(pa.array(rows)), None
+            else:
+                raw = self.raw
+                assert raw is not None
+                self._array = array_of(raw, self.type, self.dictionary)
         return self._array
 
     def copy_to(self, out: Raw) -> None:
@@ -65,14 +98,13 @@ class Chunk:
     def take(self, rows: Ints) -> Chunk:
         """These rows."""
         raw = self.raw
-        if raw is None:
-            return Chunk(self.array.take(pa.array(rows)))
-        return self._of(len(rows), None, (raw, rows))
+        return self._of(len(rows), None, (self.array if raw is None else raw, rows))
 
-    def _of(self, rows: int, raw: Raw | None, picked: tuple[Raw, Ints] | None) -> Chunk:
+    def _of(self, rows: int, raw: Raw | None, picked: tuple[Raw | pa.Array, Ints] | None) -> Chunk:
         chunk = object.__new__(Chunk)
         chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = self.type, rows, self.fixed, self.dictionary
         chunk._array, chunk._raw, chunk._picked = None, raw, picked
+        chunk._buffer, chunk._address = None, None
         return chunk
 
 

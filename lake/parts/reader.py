@@ -79,6 +79,32 @@ class PartReader:
             found |= {name: [self._nothing(name, count)] for name in columns if name not in found}
         return [found[name] for name in columns]
 
+    def batches(
+        self, shard: Shard, columns: Sequence[str], batches: Ints, size: int, meter: Meter
+    ) -> list[list[Chunk]]:
+        """For each column its values in these runs of `size` rows, as `read` gives them: of no row in part."""
+        numbers = batches.tolist()
+        found: dict[str, list[Chunk]] = {}
+        for one in shard.parts:
+            held = [name for name in columns if name in one.fields]
+            if not held:
+                continue
+            if one.batches[0].rows == size:
+                read = self.chunks(one, numbers, held, meter)
+            elif len(one.batches) == 1:
+                edges = [(number * size, min(number * size + size, shard.rows)) for number in numbers]
+                read = [
+                    [chunk.slice(*edge) for edge in edges] for [chunk] in self.chunks(one, [0], held, meter)
+                ]
+            else:
+                runs = [(number * size, min(number * size + size, shard.rows)) for number in numbers]
+                read = self._runs(one, held, runs, meter)
+            found.update(zip(held, read, strict=True))
+        if len(found) < len(columns):
+            count = sum(min(size, shard.rows - number * size) for number in numbers)
+            found |= {name: [self._nothing(name, count)] for name in columns if name not in found}
+        return [found[name] for name in columns]
+
     def rows(self, shard: Shard, numbers: Ints, columns: Sequence[str] | None = None) -> pa.Table:
         """These rows of a shard, in any order, counted from its first."""
         asked = self.schema.names if columns is None else list(columns)
@@ -142,10 +168,11 @@ class PartReader:
     ) -> list[list[Chunk]]:
         """For each column its chunks in these record batches of a part.
 
-        `partly`: not all of their rows are wanted, so that the others may be asked for soon.
+        `partly`: not all of their rows are wanted, so that the others may be asked for soon. Those are kept, and
+        what is so small that a shard has no more than one batch of it.
         """
         opened = self.access.opened(one)
-        if not partly or (opened is not None and opened.mapped):
+        if not (partly or len(one.batches) == 1) or (opened is not None and opened.mapped):
             return self._chunks(one, indices, columns, meter)[0]
         known = [[self._kept.get((one.digest, index, name)) for index in indices] for name in columns]
         if all(chunk is not None for chunks in known for chunk in chunks):

@@ -228,8 +228,9 @@ class _Windowed:
         self.visit = wanted.visible[permutation(key(word, _VISIT), len(wanted.visible))]
         self.window = min(window, len(self.visit))
         self.starts = _starts(self._sizes())
-        # Each of the window's blocks wants another piece of a shard whose rows are dealt.
+        # Each of the window's blocks wants another piece of a shard.
         self._dealt_rows = lru_cache(maxsize=self.window + 1)(self._permuted_rows)
+        self._dealt = lru_cache(maxsize=self.window + 1)(self._dealt_shard)
 
     def __reduce__(self) -> tuple[object, ...]:  # the memo does not travel, and computing anew is exact
         return type(self), (self.wanted, self._word, self._asked)
@@ -241,19 +242,27 @@ class _Windowed:
         return Block(pieces, permutation(key(self._word, _BLOCK, t), count), count)
 
     def _piece(self, shard: int, number: int) -> Piece:
-        size = self.wanted.layout.batch_rows[shard]
         rows = self.wanted.rows(shard)
-        batches, counts = self.wanted.batches(shard, rows)
-        if len(batches) < self.window:
+        batches, counts, order = self._dealt(shard)
+        if order is None:
             rows = np.sort(self._share(self._dealt_rows(shard), number))
-            return Piece(shard, _distinct(rows // size), rows, len(rows))
-        dealt = np.sort(self._share(self._dealt_batches(shard, len(batches)), number))
+            return Piece(shard, _distinct(rows // self.wanted.layout.batch_rows[shard]), rows, len(rows))
+        dealt = np.sort(self._share(order, number))
         mine = batches[dealt]
         if rows is not None:
             is_mine = np.zeros(batches[-1] + 1, dtype=np.bool_)
             is_mine[mine] = True
-            rows = rows[is_mine[rows // size]]
-        return Piece(shard, mine, rows, int(counts[dealt].sum()))
+            rows = rows[is_mine[rows // self.wanted.layout.batch_rows[shard]]]
+        return Piece(shard, mine, rows, int(np.add.reduce(counts[dealt])))
+
+    def _dealt_shard(self, shard: int) -> tuple[Ints, Ints, Ints | None]:
+        """A shard's batches with wanted rows, how many each has, and in which order these batches are dealt.
+
+        No order: there are fewer than blocks, and rows are dealt.
+        """
+        batches, counts = self.wanted.batches(shard, self.wanted.rows(shard))
+        order = None if len(batches) < self.window else self._dealt_batches(shard, len(batches))
+        return batches, counts, order
 
     def _share(self, items: Ints, number: int) -> Ints:
         size = len(items)

@@ -1,4 +1,4 @@
-"""Carry a schedule out ahead of its consumer: threads load units and gather batches, a bounded way ahead.
+"""Carry a schedule out ahead of its consumer: threads load units and gather steps, a bounded way ahead.
 
 The consumer never waits for what nobody has begun: it does that itself. So a crew without threads gives the
 same batches, only later, and a busy interpreter that keeps the threads waiting costs no more than their help.
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from lake.parts import Meter
-from lake.scan.gather import Loaded, Rows, Values
+from lake.scan.gather import Batch, Loaded, Rows
 from lake.scan.schedule import Schedule, Step, Unit
 
 IDLE_SECONDS: Final = 1.0
-AHEAD: Final = 8  # batches gathered before they are asked for, at most
-AHEAD_BYTES: Final = 8 * 2**20  # and what they take, unless two take more: what the processor's cache holds
+AHEAD: Final = 8  # steps gathered before they are asked for, at most
+AHEAD_BYTES: Final = 16 * 2**20  # and what they take, unless two take more: what the processor's cache holds
 LIVE_BYTES: Final = 32 * 2**20  # of the units loaded, unless two alone take more
 _EXIT_SECONDS: Final = 2.0  # that the end of the process waits for threads
 
@@ -36,7 +36,7 @@ class _Unit:
 
     unit: Unit
     bytes: int
-    last: int  # number of the last step that does
+    last: int  # number of the last batch that does
     state: int = _NEW
     result: Loaded | None = None
 
@@ -48,7 +48,7 @@ class _Step:
     step: Step
     units: list[_Unit] = field(default_factory=list)
     state: int = _NEW
-    result: list[Values] | None = None
+    result: list[Batch] | None = None
 
 
 class _Shared:
@@ -65,37 +65,39 @@ Share: TypeAlias = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 
 
 class Crew:
-    """The batches of a schedule from step `first` on, in order.
+    """The steps of a schedule from batch `first` on, in order.
 
     `load` and `gather` are called in any thread. What they raise is raised by the next `next`, and again by
     those after it. `load` also gets what has calls made by all threads that have time. `passed` is told of the
-    first step that is not gathered when units are done with.
+    first batch that is not gathered when units are done with. `waits`: `load` waits for others than the processor.
     """
 
     def __init__(
         self,
         schedule: Schedule,
         load: Callable[[Unit, Share], Loaded],
-        gather: Callable[[Sequence[Rows]], list[Values]],
+        gather: Callable[[Sequence[Rows], int], list[Batch]],
         meter: Meter,
         *,
         first: int = 0,
         threads: int = 0,
         passed: Callable[[int], object] | None = None,
+        waits: bool = False,
     ) -> None:
         self._schedule, self._load, self._gather, self._meter = schedule, load, gather, meter
-        self._steps = schedule.steps(first)
+        self._steps = schedule.steps(first, most=schedule.step_batches)
         self._coming: deque[_Step] = deque()  # those that were looked at; the first is handed out next
-        self._front = first  # the first step that is not gathered
+        self._ready = 0  # of these, from the first on, are gathered
+        self._front = first  # the first batch that is not gathered
         self._begun = False  # whether anything was handed out
         self._units: dict[Unit, _Unit] = {}
         self._unseen = schedule.units(first)
         self._following: Unit | None = next(self._unseen, None)  # to be loaded when there is room
         self._ahead = steps_ahead(schedule)
-        self._passed = passed
+        self._passed, self._waits = passed, waits
         self._wanted, self._threads = threads, list[threading.Thread]()
         self._shared: list[_Shared] = []
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None  # what `next` would raise
         self._closed = False
         self._pid = os.getpid()
         self._turn = threading.Condition()
@@ -103,23 +105,24 @@ class Crew:
 
     # --- the consumer's side ------------------------------------------------------------------
 
-    def next(self) -> tuple[Step, list[Values]] | None:
-        """The next batch; None after the last."""
+    def next(self) -> tuple[Step, list[Batch]] | None:
+        """The next step, and its batches; None after the last."""
         while True:
             with self._turn:
-                if self._error is not None:
-                    raise self._error
+                if self.error is not None:
+                    raise self.error
                 head = None if self._closed else self._look(0)
                 if head is None:
                     return None
                 if head.state == _DONE:
                     self._begun = True
                     self._coming.popleft()
+                    self._ready -= 1
                     self._help()
                     self._turn.notify()
                     assert head.result is not None
                     return head.step, head.result
-                task = self._next_of(head) or self._next_shared()
+                task = self._next_soon(loads=not self._waits)
                 if task is None:
                     self._wait()
             if task is not None:
@@ -128,7 +131,7 @@ class Crew:
     def fail(self, error: BaseException) -> None:
         """Have the consumer raise what went wrong elsewhere."""
         with self._turn:
-            self._error = self._error or error
+            self.error = self.error or error
             self._turn.notify_all()
 
     def close(self) -> None:
@@ -163,30 +166,32 @@ class Crew:
             self._units[unit] = _Unit(unit, self._schedule.bytes(unit), self._schedule.last(unit))
         return self._units[unit]
 
-    def _next_of(self, step: _Step) -> _Task | None:
-        """What brings a step on and nobody has begun, marked as begun: one of its units, or itself."""
-        if step.state != _NEW:
-            return None
-        task = next((unit for unit in step.units if unit.state == _NEW), None)
-        if task is not None:
-            return _begun(task)
-        return _begun(step) if all(unit.state == _DONE for unit in step.units) else None
-
     def _next_ahead(self) -> _Task | None:
         """What a thread may do now, marked as begun: nothing that delays the first batch."""
+        task = self._next_soon(loads=True)
+        if task is not None or not self._begun:
+            return task
+        unit = self._unit_ahead()
+        return None if unit is None or not self._has_room(unit) else _begun(unit)
+
+    def _next_soon(self, *, loads: bool) -> _Task | None:
+        """What brings the first step on and nobody has begun, marked as begun, or else one of those behind it.
+
+        `loads`: these may be units.
+        """
         for place in range(self._ahead if self._begun else 1):
             step = self._look(place)
             if step is None:
                 break
-            if place == 0 or all(unit.state == _DONE for unit in step.units):
-                task = self._next_of(step)
-                if task is not None:
-                    return task
-        shared = self._next_shared()
-        if shared is not None or not self._begun:
-            return shared
-        unit = self._unit_ahead()
-        return None if unit is None or not self._has_room(unit) else _begun(unit)
+            if step.state == _NEW:
+                unit = next((unit for unit in step.units if unit.state == _NEW), None)
+                if unit is not None and (not place or (loads and self._has_room(unit))):
+                    return _begun(unit)
+                if unit is None and all(unit.state == _DONE for unit in step.units):
+                    return _begun(step)
+            if not place and (shared := self._next_shared()) is not None:
+                return shared
+        return None
 
     def _next_shared(self) -> _Shared | None:
         return next((shared for shared in self._shared if shared.waiting), None)
@@ -208,16 +213,13 @@ class Crew:
 
     def _gathered(self) -> bool:
         """Forget the units that no step still to be gathered needs; whether there are any."""
-        while self._coming and (step := self._at_front()) is not None and step.state == _DONE:
-            self._front += 1
+        while self._ready < len(self._coming) and self._coming[self._ready].state == _DONE:
+            self._front = self._coming[self._ready].step.end
+            self._ready += 1
         done = [unit for unit, held in self._units.items() if held.last < self._front]
         for unit in done:
             del self._units[unit]
         return bool(done)
-
-    def _at_front(self) -> _Step | None:
-        place = self._front - self._coming[0].step.number
-        return self._coming[place] if place < len(self._coming) else None
 
     # --- doing it -----------------------------------------------------------------------------
 
@@ -226,7 +228,9 @@ class Crew:
             return self._help_with(task)
         try:
             result: Any = (
-                self._load(task.unit, self._share) if isinstance(task, _Unit) else self._gather(_rows(task))
+                self._load(task.unit, self._share)
+                if isinstance(task, _Unit)
+                else self._gather(_rows(task), task.step.batches)
             )
         except Exception as error:
             return self.fail(error)
@@ -313,7 +317,7 @@ class Crew:
         """Something to do, as soon as there is; None: end."""
         deadline = time.monotonic() + IDLE_SECONDS
         with self._turn:
-            while not self._closed and self._error is None:
+            while not self._closed and self.error is None:
                 task = self._next_ahead()
                 if task is not None:
                     return task
@@ -325,14 +329,15 @@ class Crew:
 
 
 def steps_ahead(schedule: Schedule) -> int:
-    """How many batches are gathered before they are asked for."""
-    return max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.batch_bytes)))
+    """How many steps are gathered before they are asked for."""
+    return max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.step_batches * schedule.batch_bytes)))
 
 
 def memory_bytes(schedule: Schedule, units: int) -> int:
     """What carrying a schedule out holds in memory at most, about; `units`: two of its largest."""
     raw = int(schedule.plan.order.layout.raw_bytes.sum())
-    return min(max(units, LIVE_BYTES), max(units, raw)) + (steps_ahead(schedule) + 2) * schedule.batch_bytes
+    batches = (steps_ahead(schedule) + 2) * schedule.step_batches
+    return min(max(units, LIVE_BYTES), max(units, raw)) + batches * schedule.batch_bytes
 
 
 def _begun(task: _Unit | _Step) -> _Task:

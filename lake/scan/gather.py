@@ -1,20 +1,32 @@
-"""Columns of plan batches, out of units that are loaded: one copy of each value, of fixed-width ones by NumPy."""
+"""Columns of plan batches, out of units that are loaded: one copy of each value, of several batches at once.
+
+Values that lie in the order in which they are wanted are copied in runs. Others are *viewed*: Arrow copies
+views (length, buffer, place) of wherever they lie into one array. Narrow ones, whose views would be as large
+as they are, are laid end to end first and then picked.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
 
-from lake.parts import Chunk, Raw, array_of
+from lake.parts import Chunk, Raw, Views, array_of
 from lake.plan.permutation import Ints
 from lake.scan.pool import Pool
 
+_SMALL: Final = 64 * 2**10  # bytes whose copying is no reason for other threads to take their turn
+
+WIDE: Final = 128  # bytes of a value from which on it is viewed
+
 Values: TypeAlias = "pa.Array | Raw"  # a column; bytes are the receiver's own, to write to if it likes
+Batch: TypeAlias = list[Values]  # the columns of a plan batch
 
 
 class Column(Protocol):
@@ -34,6 +46,8 @@ class Column(Protocol):
 
 Loaded: TypeAlias = tuple[Column, ...]  # the columns of a unit
 Rows: TypeAlias = tuple[Loaded, int, int]  # rows [start, stop) of a unit
+_Run: TypeAlias = tuple[Column, int, int]  # the same of one column
+_Run3: TypeAlias = npt.NDArray[np.uint8]  # [chunks, rows, bytes]
 
 
 def loaded(
@@ -47,51 +61,90 @@ def loaded(
         return tuple(_Stored(chunks) for chunks in columns)
     if order is None:
         order = np.arange(sum(chunk.rows for chunk in columns[0]), dtype=np.int64)
-    return tuple(_permuted(chunks, order, pool) for chunks in columns)
+    return tuple(_permuted(chunks, order, pool, copy) for chunks in columns)
 
 
-def _permuted(chunks: Sequence[Chunk], order: Ints, pool: Pool) -> Column:
-    if _fixed(chunks) is None:
-        return _PermutedArrays(chunks, order)
-    return _PermutedBytes(chunks, order, pool)
+def _permuted(chunks: Sequence[Chunk], order: Ints, pool: Pool, copy: bool) -> Column:
+    fixed = _fixed(chunks)
+    if not copy and (fixed is None or fixed >= WIDE):
+        views = Views.of(chunks)
+        if views is not None:
+            return _Viewed(views.take(order), chunks[0])
+    return _PermutedArrays(chunks, order) if fixed is None else _PermutedBytes(chunks, order, pool)
 
 
-def gather(units: Sequence[Rows], pool: Pool, *, own: bool) -> list[Values]:
-    """The columns of these rows, one unit's after the other's.
+def gather(units: Sequence[Rows], batches: int, pool: Pool, *, own: bool) -> list[Batch]:
+    """The columns of these rows, one unit's after the other's, as so many batches of one length.
 
     `own`: fixed-width values are always copied; otherwise they stay where they are if they lie together.
     """
-    if len(units) == 1:
-        [(columns, start, stop)] = units
-        return [_one(column, start, stop, pool, own) for column in columns]
-    rows = sum(stop - start for _, start, stop in units)
-    return [_several(number, units, rows, pool) for number in range(len(units[0][0]))]
+    size = sum(stop - start for _, start, stop in units) // batches
+    columns = [
+        _column([(columns[number], start, stop) for columns, start, stop in units], size, batches, pool, own)
+        for number in range(len(units[0][0]))
+    ]
+    return [list(batch) for batch in zip(*columns, strict=True)]
 
 
-def _one(column: Column, start: int, stop: int, pool: Pool, own: bool) -> Values:
-    if column.fixed is None or (not own and column.together(start, stop)):
-        return _joined(column.arrays(start, stop))
-    out = pool.take(stop - start, column.fixed)
-    column.fill(out, start, stop)
-    return out
+def _column(runs: Sequence[_Run], size: int, batches: int, pool: Pool, own: bool) -> Sequence[Values]:
+    """A column of all batches, each of `size` rows."""
+    if all(isinstance(column, _Viewed) for column, _, _ in runs):
+        return _cut(_viewed(runs), size, batches)
+    if own and all(column.fixed is not None for column, _, _ in runs):
+        return _cut(_filled(runs, size * batches, pool), size, batches)
+    return [_one(run, size, pool) for run in _batches(runs, size)]
 
 
-def _several(number: int, units: Sequence[Rows], rows: int, pool: Pool) -> Values:
-    if any(columns[number].fixed is None for columns, _, _ in units):
-        return _joined(
-            [array for columns, start, stop in units for array in columns[number].arrays(start, stop)]
-        )
-    width = units[0][0][number].fixed
+def _one(runs: Sequence[_Run], rows: int, pool: Pool) -> Values:
+    """The column of one batch, copied only if it must be."""
+    column, start, stop = runs[0]
+    if len(runs) == 1 and column.together(start, stop):
+        return column.arrays(start, stop)[0]
+    if all(column.fixed is not None for column, _, _ in runs):
+        return _filled(runs, rows, pool)
+    arrays = [array for column, start, stop in runs for array in column.arrays(start, stop)]
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _filled(runs: Sequence[_Run], rows: int, pool: Pool) -> Raw:
+    width = runs[0][0].fixed
     assert width is not None
     out, at = pool.take(rows, width), 0
-    for columns, start, stop in units:
-        columns[number].fill(out[at : at + stop - start], start, stop)
+    for column, start, stop in runs:
+        column.fill(out[at : at + stop - start], start, stop)
         at += stop - start
     return out
 
 
-def _joined(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+def _viewed(runs: Sequence[_Run]) -> Values:
+    first = runs[0][0]
+    assert isinstance(first, _Viewed)
+    views = [column.views.slice(start, stop) for column, start, stop in runs if isinstance(column, _Viewed)]
+    array = Views.joined(views).copied(first.type)
+    if first.fixed is None:
+        return array
+    return np.frombuffer(array.buffers()[2], np.uint8, len(array) * first.fixed).reshape(-1, first.fixed)
+
+
+def _cut(values: Values, size: int, batches: int) -> Sequence[Values]:
+    if batches == 1:
+        return [values]
+    return [values[start : start + size] for start in range(0, size * batches, size)]
+
+
+def _batches(runs: Sequence[_Run], size: int) -> Iterator[list[_Run]]:
+    """The runs of each batch of `size` rows."""
+    batch: list[_Run] = []
+    left = size
+    for column, start, stop in runs:
+        while start < stop:
+            end = min(stop, start + left)
+            batch.append((column, start, end))
+            left -= end - start
+            start = end
+            if not left:
+                yield batch
+                batch, left = [], size
 
 
 def _fixed(chunks: Sequence[Chunk]) -> int | None:
@@ -107,32 +160,95 @@ class _Stored:
         self.fixed = _fixed(chunks)
         self._chunks = chunks
         self._ends = list(accumulate(chunk.rows for chunk in chunks))
+        if self.fixed is not None:
+            self._runs = _spaced(chunks)
+            self._run_ends = list(accumulate(run.shape[0] * run.shape[1] for run in self._runs))
 
     def together(self, start: int, stop: int) -> bool:
         return stop <= self._ends[bisect_right(self._ends, start)]
 
     def fill(self, out: Raw, start: int, stop: int) -> None:
-        views = [
-            chunk.raw[first:last] for chunk, first, last in self._slices(start, stop) if chunk.raw is not None
-        ]
-        if len(views) == 1:
-            out[...] = views[0]
-        else:
-            np.concatenate(views, out=out)
+        at, done = bisect_right(self._run_ends, start), 0
+        while start < stop:
+            run, end = self._runs[at], self._run_ends[at]
+            first, last = end - run.shape[0] * run.shape[1], min(end, stop)
+            _copy(run, start - first, out[done : done + last - start])
+            done, start, at = done + last - start, last, at + 1
 
     def arrays(self, start: int, stop: int) -> list[pa.Array]:
-        return [chunk.array.slice(first, last - first) for chunk, first, last in self._slices(start, stop)]
-
-    def _slices(self, start: int, stop: int) -> list[tuple[Chunk, int, int]]:
-        """The chunks that have values of [start, stop), and which of their own these are."""
         at = bisect_right(self._ends, start)
-        slices = []
+        arrays = []
         while start < stop:
             end = self._ends[at]
             first = end - self._chunks[at].rows
-            slices.append((self._chunks[at], start - first, min(stop, end) - first))
+            arrays.append(self._chunks[at].array.slice(start - first, min(stop, end) - start))
             start, at = end, at + 1
-        return slices
+        return arrays
+
+
+def _spaced(chunks: Sequence[Chunk]) -> list[_Run3]:
+    """The values of chunks, those together that are equally long and lie equally far apart: [chunks, rows, bytes].
+
+    As record batches in a mapped file do, so that several are copied at once and no thread waits in between.
+    """
+    runs, first = [], 0
+    for at in range(1, len(chunks) + 1):
+        if at == len(chunks) or not _goes_on(chunks, first, at):
+            one, count = chunks[first], at - first
+            assert one.raw is not None
+            step = chunks[first + 1].address - one.address if count > 1 else one.raw.size
+            runs.append(
+                as_strided(one.raw, (count, *one.raw.shape), (step, *one.raw.strides), writeable=False)
+            )
+            first = at
+    return runs
+
+
+def _goes_on(chunks: Sequence[Chunk], first: int, at: int) -> bool:
+    """Whether chunk `at` lies after those from `first` on as they do."""
+    one, before, here = chunks[first], chunks[at - 1], chunks[at]
+    if here.rows != one.rows:
+        return False
+    step = here.address - before.address
+    if at - first > 1:
+        return step == chunks[first + 1].address - one.address
+    return step >= one.rows * (one.fixed or 0)
+
+
+def _copy(run: _Run3, start: int, out: Raw) -> None:
+    """Copy the values from number `start` of a run on."""
+    size, left = run.shape[1], len(out)
+    if run.shape[0] == 1 and out.size <= _SMALL:  # through memoryviews, which keep the interpreter's lock
+        out.reshape(-1).data[:] = run[0, start : start + left].reshape(-1).data
+        return
+    number, first = divmod(start, size)
+    if first:
+        few = min(size - first, left)
+        out[:few] = run[number, first : first + few]
+        out, left, number = out[few:], left - few, number + 1
+    whole, rest = divmod(left, size)
+    if whole:
+        out[: whole * size].reshape(whole, *run.shape[1:])[...] = run[number : number + whole]
+    if rest:
+        out[left - rest :] = run[number + whole, :rest]
+
+
+class _Viewed:
+    """Values anywhere, in the order in which they come out."""
+
+    def __init__(self, views: Views, like: Chunk) -> None:
+        self.views, self.type, self.fixed = views, like.type, like.fixed
+        self._dictionary = like.dictionary
+
+    def together(self, start: int, stop: int) -> bool:
+        return False
+
+    def fill(self, out: Raw, start: int, stop: int) -> None:
+        out[...] = _viewed([(self, start, stop)])
+
+    def arrays(self, start: int, stop: int) -> list[pa.Array]:
+        values = _viewed([(self, start, stop)])
+        return [values if self.fixed is None else array_of(values, self.type, self._dictionary)]
 
 
 class _PermutedBytes:

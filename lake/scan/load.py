@@ -32,11 +32,11 @@ class Loader:
         columns: Sequence[str],
         schedule: Schedule,
         meter: Meter,
+        pool: Pool,
         residence: Residence | None = None,
     ) -> None:
         self._snapshot, self._columns, self._schedule, self._meter = snapshot, list(columns), schedule, meter
-        self._residence = residence
-        self._pool = Pool()
+        self._residence, self._pool = residence, pool
 
     def __call__(self, unit: Unit, share: Share) -> Loaded:
         """The columns of a unit. `share` makes calls in several threads.
@@ -48,8 +48,13 @@ class Loader:
         reads: list[Read] = [partial(self._read, piece, unit if order is None else None) for piece in pieces]
         read = self._waited_for(reads) if self._residence is not None else _shared(reads, share)
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
-        crowded = self._residence is not None and self._residence.crowded
-        return loaded(columns, order, self._pool, copy=crowded)
+        return loaded(columns, order, self._pool, copy=self._must_copy(permuted=order is not None))
+
+    def _must_copy(self, *, permuted: bool) -> bool:
+        """Whether a unit must not refer to cached files; a permuted one would for longer, to more of them."""
+        if self._residence is None:
+            return False
+        return self._residence.cramped if permuted else self._residence.crowded
 
     def _waited_for(self, reads: list[Read]) -> list[list[list[Chunk]]]:
         """What these read, each in a thread of its own: they wait for a network."""
@@ -60,16 +65,16 @@ class Loader:
 
     def _read(self, piece: Piece, unit: Unit | None) -> list[list[Chunk]]:
         """The columns of a piece, of a unit in stored order only its own rows."""
-        snapshot, manifest = self._snapshot, self._snapshot.manifest
-        if unit is not None:
-            wanted = [(unit.start, unit.stop)] if piece.rows is None else piece.rows[unit.start : unit.stop]
-        elif piece.rows is not None:
-            wanted = piece.rows
-        else:
-            size, rows = int(self._schedule.batch_rows[piece.shard]), int(manifest.rows[piece.shard])
-            wanted = [(batch * size, min((batch + 1) * size, rows)) for batch in piece.batches.tolist()]
+        snapshot = self._snapshot
+        shard, reader = snapshot.shard(piece.shard), snapshot.reader
         with snapshot.located(piece.shard), self._having(piece.shard):
-            return snapshot.reader.read(snapshot.shard(piece.shard), self._columns, wanted, self._meter)
+            if piece.rows is not None:
+                rows = piece.rows if unit is None else piece.rows[unit.start : unit.stop]
+                return reader.read(shard, self._columns, rows, self._meter)
+            if unit is not None:
+                return reader.read(shard, self._columns, [(unit.start, unit.stop)], self._meter)
+            size = int(self._schedule.batch_rows[piece.shard])
+            return reader.batches(shard, self._columns, piece.batches, size, self._meter)
 
     def _having(self, shard: int) -> AbstractContextManager[None]:
         return nullcontext() if self._residence is None else self._residence.having(shard)

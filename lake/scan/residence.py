@@ -23,7 +23,7 @@ from lake.format.values import Part
 from lake.parts import Meter
 from lake.plan import EpochPlan, Order, Selection
 from lake.plan.permutation import Ints
-from lake.scan.schedule import Schedule
+from lake.scan.schedule import Schedule, is_plain
 from lake.snapshot import Snapshot
 
 AHEAD_BYTES: Final = 64 * 2**20  # brought in beyond the window, where the budget has room
@@ -85,6 +85,15 @@ class Residence:
         """Whether leases stand in somebody's way: what is read is then better copied than mapped."""
         assert self._snapshot.cache is not None
         return self._snapshot.cache.crowded
+
+    @property
+    def cramped(self) -> bool:
+        """Whether what a block maps is in the way of what is to come: not all has room, or leases block somebody."""
+        assert self._snapshot.cache is not None
+        budget = self._snapshot.cache.budget
+        return self.crowded or (
+            budget is not None and self._bytes[-1] > budget and is_plain(self._schedule.plan.order.layout)
+        )
 
     @contextmanager
     def having(self, shard: int) -> Iterator[None]:

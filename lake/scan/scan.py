@@ -25,7 +25,7 @@ from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
 from lake.scan.residence import Residence, room
-from lake.scan.schedule import Schedule, Step
+from lake.scan.schedule import PLAIN_BYTES, Schedule, Step, is_plain
 from lake.scan.select import Selected, Selecting, select
 from lake.scan.spans import Spans
 from lake.snapshot import Snapshot
@@ -87,7 +87,7 @@ class Scan:
             "limit": limit,
         }
         self._maps: tuple[Mapped, ...] = ()
-        self._meter = Meter()
+        self._meter, self._pool = Meter(), Pool()
         self._loaded: Cursor | None = None  # where the next iteration begins
         self._mark: _Mark | None = None  # how far the last iteration came
         self._iteration: weakref.ref[_Iteration[Any]] | None = None
@@ -139,7 +139,7 @@ class Scan:
                 planned.order.window,
             )
         found = plan.summarize(planned)
-        return replace(found, memory_bytes=memory_bytes(Schedule(planned), found.memory_bytes))
+        return replace(found, memory_bytes=memory_bytes(self._schedule(planned), found.memory_bytes))
 
     def metrics(self) -> dict[str, float]:
         """What reading has cost since this scan was made.
@@ -352,6 +352,12 @@ class Scan:
             options["limit"],
         )
 
+    def _schedule(self, planned: plan.EpochPlan) -> Schedule:
+        """How a plan is carried out. What is mapped in the lake's folder is not divided: loading it costs nothing."""
+        if self.snapshot.cache is None and is_plain(self._layout):
+            return Schedule(planned, unit_bytes=PLAIN_BYTES, first_bytes=PLAIN_BYTES)
+        return Schedule(planned)
+
     def _position(self) -> Cursor:
         if self._loaded is not None:
             return self._loaded
@@ -433,6 +439,8 @@ class _Iteration(Generic[Item]):
         self._schema, self._maps, self._scan = scan._read_schema, scan._maps, scan
         self._plan, self._done = mark.plan, 0  # what is being carried out, and how many of its steps are
         self._dictionaries = self._snapshot.reader.dictionaries
+        self._step: Step | None = None  # what is being handed out
+        self._batches: list[gather.Batch] = []  # of it, the last first
         self._ended = False
         self._error: Exception | None = None
         self._crew: Crew | None = None
@@ -459,30 +467,37 @@ class _Iteration(Generic[Item]):
 
     def _next(self) -> Item:
         while True:
-            if (
-                self._crew is None or self._pid != os.getpid()
-            ):  # a forked child has none of its parent's threads
+            if self._crew is None or self._pid != os.getpid():  # a forked child has no thread of its parent's
                 if self._plan is None and not self._turn_to_next_span():
                     raise StopIteration
-                self._crew, self._pid = self._hired(), os.getpid()
+                self._crew, self._pid, self._batches = self._hired(), os.getpid(), []
+            if self._batches:
+                if self._crew.error is not None:
+                    raise self._crew.error
+                return self._handed_out()
             got = self._crew.next()
             if self._residence is not None:
                 self._residence.settled()
             if got is not None:
-                return self._handed_out(*got)
-            if not self._turn_to_next_span():
+                self._step, self._batches = got
+                self._batches.reverse()
+            elif not self._turn_to_next_span():
                 raise StopIteration
 
-    def _handed_out(self, step: Step, values: list[gather.Values]) -> Item:
-        count, number = self._every
-        item = self._rendered(step, values) if step.number % count == number else cast("Item", None)
-        self._done = self._mark.done = step.number + 1
-        self._mark.rows += step.rows
+    def _handed_out(self) -> Item:
+        step, (count, number) = self._step, self._every
+        assert step is not None
+        mine = (step.end - len(self._batches)) % count == number
+        item = self._rendered(step, self._batches[-1]) if mine else cast("Item", None)
+        self._batches.pop()
+        rows = step.rows // step.batches
+        self._done = self._mark.done = step.end - len(self._batches)
+        self._mark.rows += rows
         self._meter.batches += 1  # only here, in the consumer's thread
-        self._meter.rows += step.rows
+        self._meter.rows += rows
         return item
 
-    def _rendered(self, step: Step, values: list[gather.Values]) -> Item:
+    def _rendered(self, step: Step, values: gather.Batch) -> Item:
         columns = self._complete(step, values)
         for mapped in self._maps:
             columns = mapped(columns)
@@ -507,6 +522,7 @@ class _Iteration(Generic[Item]):
             self._mark.spans.close()
 
     def _let_go(self) -> None:
+        self._batches = []
         if self._crew is not None:
             self._crew.close()
         if self._residence is not None and self._pid == os.getpid():
@@ -518,8 +534,8 @@ class _Iteration(Generic[Item]):
 
     def _hired(self) -> Crew:
         assert self._plan is not None
-        planned, first, pool = self._plan, self._done, Pool()
-        schedule = Schedule(planned)
+        planned, first, pool = self._plan, self._done, self._scan._pool
+        schedule = self._scan._schedule(planned)
         residence = None
         if self._snapshot.cache is not None and len(planned) > first:
             residence = Residence(
@@ -529,22 +545,24 @@ class _Iteration(Generic[Item]):
         own = self._own
         crew = Crew(
             schedule,
-            Loader(self._snapshot, self._columns, schedule, self._meter, residence),
-            lambda rows: gather.gather(rows, pool, own=own),
+            Loader(self._snapshot, self._columns, schedule, self._meter, pool, residence),
+            lambda rows, batches: gather.gather(rows, batches, pool, own=own),
             self._meter,
             first=first,
             threads=max(1, min(4, (os.cpu_count() or 2) - 1)),
             passed=None if residence is None else residence.passed,
+            waits=residence is not None,
         )
         if residence is not None:
             residence.fail = crew.fail
         return crew
 
-    def _complete(self, step: Step, values: list[gather.Values]) -> Columns:
+    def _complete(self, step: Step, values: gather.Batch) -> Columns:
+        rows = step.rows // step.batches
         if len(self._schema) > len(values):
-            marked = np.arange(step.rows) >= step.rows - step.pads
+            marked = np.arange(rows) >= rows - step.pads
             values = [*values, pa.array(marked)]
-        return Columns(self._schema, values, step.rows, self._dictionaries)
+        return Columns(self._schema, values, rows, self._dictionaries)
 
 
 def _itself(scan: Scan) -> Scan:

@@ -1,7 +1,8 @@
-"""Which rows are loaded together, and what each plan batch takes of them. Pure: no I/O, no clock.
+"""Which rows are loaded together, and which are gathered together. Pure: no I/O, no clock.
 
 What is loaded at once is a *unit*: a whole block where rows are permuted, since any of them may come first;
 a few record batches of a shard where they come as they are stored, so that the first need not wait for all.
+What is gathered at once is a *step*: plan batches, so few that whoever keeps one of them keeps little else.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from lake.plan import EpochPlan, Piece
+from lake.plan import EpochPlan, Layout, Piece
 from lake.plan.permutation import Ints
 
 UNIT_BYTES: Final = 4 * 2**20  # decoded, of a unit in stored order, about
+PLAIN_BYTES: Final = 64 * 2**20  # the same where nothing has to be fetched or decoded
 FIRST_BYTES: Final = 2**20  # of the first of a shard, which a consumer may be waiting for
+STEP_BYTES: Final = 4 * 2**20  # of a step of several batches, about
+STEP_BATCHES: Final = 16  # of a step, at most
 
 
 class Unit(NamedTuple):
@@ -37,48 +41,75 @@ class Take(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One plan batch of this rank: what it takes, in order; its last `pads` rows are repeats."""
+    """Consecutive plan batches of this rank, equally long: what they take, in order.
+
+    `number` is that of the first of them. The last `pads` rows are repeats, of a step of one batch.
+    """
 
     number: int
     takes: tuple[Take, ...]
     rows: int
     pads: int
+    batches: int = 1
+
+    @property
+    def end(self) -> int:
+        """The number of the batch after it."""
+        return self.number + self.batches
 
 
 class Schedule:
-    """The steps of one rank's epoch."""
+    """The plan batches of one rank's epoch, in steps."""
 
-    def __init__(self, plan: EpochPlan, *, unit_bytes: int = UNIT_BYTES) -> None:
+    def __init__(
+        self, plan: EpochPlan, *, unit_bytes: int = UNIT_BYTES, first_bytes: int = FIRST_BYTES
+    ) -> None:
         self.plan = plan
-        self._unit_bytes = unit_bytes
+        self._unit_bytes, self._first_bytes = unit_bytes, first_bytes
         self._edges = lru_cache(maxsize=256)(self._edges_of)
         self._row_bytes = lru_cache(maxsize=256)(self._row_bytes_of)
+        self._lately = lru_cache(maxsize=2)(plan.order.block)
         share = plan.share
         self._round = share.batch_size * share.world_size
         self._tail_ends = np.cumsum(share.tail)
-        # Before this step each round takes equally much of each partition.
+        # Before this batch each round takes equally much of each partition.
         self._steady = share.full if self._round % share.partitions.count == 0 else 0
-        # And before this one a batch is one run of places.
-        self._whole = share.full if share.partitions.count == 1 else 0
+        self._is_whole = share.partitions.count == 1  # then a batch of a full round is one run of places
         self._block = (0, 0, 0)  # the block that was looked at last: number, first place, end
 
-    def steps(self, first: int = 0, stop: int | None = None) -> Iterator[Step]:
-        """The steps with the numbers [first, stop)."""
+    def steps(self, first: int = 0, stop: int | None = None, *, most: int = 1) -> Iterator[Step]:
+        """The plan batches with the numbers [first, stop), in steps of at most `most` of them.
+
+        The first step is one batch, and those after it up to twice as many as the one before.
+        """
+        number, size = first, 1
+        end = len(self.plan) if stop is None else stop
+        while number < end:
+            step = self._step(number, min(size, end - number))
+            yield step
+            number, size = step.end, min(2 * size, most)
+
+    def _step(self, number: int, batches: int) -> Step:
+        """The plan batches from `number` on: so many, or one if they are not equally long."""
         share = self.plan.share
-        size, offset = share.batch_size, share.start + share.slot * share.batch_size
-        for number in range(first, len(self.plan) if stop is None else stop):
-            if number < self._whole:
-                place = offset + number * self._round
-                yield Step(number, tuple(self._takes(place, place + size)), size, 0)
-            else:
-                batch = self.plan.batch(number)
-                takes = tuple(take for start, stop in batch.runs for take in self._takes(start, stop))
-                yield Step(number, takes, batch.rows, batch.pads)
+        size = share.batch_size
+        if number >= share.full:
+            batch = self.plan.batch(number)
+            return Step(number, self._takes(batch.runs), batch.rows, batch.pads)
+        batches = min(batches, share.full - number)
+        if self._is_whole:
+            place = share.start + share.slot * size + number * self._round
+            runs = [(place + n * self._round, place + n * self._round + size) for n in range(batches)]
+            if share.world_size == 1:
+                runs = [(place, place + batches * size)]
+        else:
+            runs = [run for n in range(batches) for run in self.plan.batch(number + n).runs]
+        return Step(number, self._takes(runs), batches * size, 0, batches)
 
     def units(self, first: int = 0) -> Iterator[Unit]:
-        """The units of the steps from number `first` on, in the order of first need.
+        """The units of the batches from number `first` on, in the order of first need.
 
-        Steps that need nothing new are passed over, not looked at. A unit may come again, though rarely.
+        Batches that need nothing new are passed over, not looked at. A unit may come again, though rarely.
         """
         number, known = first, frozenset[Unit]()
         while number < len(self.plan):
@@ -89,14 +120,14 @@ class Schedule:
             number = self._next_new(number, needed)
 
     def _next_new(self, number: int, needed: Iterable[Unit]) -> int:
-        """The first step after `number` that may need another unit than these, which step `number` needs."""
+        """The first batch after `number` that may need another unit than these, which batch `number` needs."""
         if number >= self._steady:
             return number + 1
         ends = [end for unit in needed for end in self._ends(unit) if end >= number]
         return max(number + 1, min([self._steady, *ends]))
 
     def last(self, unit: Unit) -> int:
-        """The number of the last step that may take rows of a unit."""
+        """The number of the last batch that may take rows of a unit."""
         return max(self._ends(unit))
 
     def _ends(self, unit: Unit) -> list[int]:
@@ -110,8 +141,15 @@ class Schedule:
         rows = int(layout.rows.sum())
         return self.plan.share.batch_size * int(layout.raw_bytes.sum()) // max(1, rows)
 
+    @property
+    def step_batches(self) -> int:
+        """How many batches are gathered at once, at most: no more rows than a block has."""
+        order, size = self.plan.order, self.plan.share.batch_size
+        by_bytes = round(STEP_BYTES / max(1, self.batch_bytes))
+        return max(1, min(STEP_BATCHES, by_bytes, order.rows // max(1, order.blocks * size)))
+
     def last_of(self, block: int) -> int:
-        """The number of the last step that may take rows of a block."""
+        """The number of the last batch that may take rows of a block."""
         return max(self._rounds(*self.plan.order.starts[block : block + 2].tolist()))
 
     def bytes(self, unit: Unit) -> int:
@@ -128,7 +166,7 @@ class Schedule:
 
         Then the unit's rows are those numbers of the rows of the only piece.
         """
-        block = self.plan.order.block(unit.block)
+        block = self._lately(unit.block)
         return block.pieces, block.order
 
     @property
@@ -138,23 +176,26 @@ class Schedule:
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _takes(self, start: int, stop: int) -> Iterator[Take]:
+    def _takes(self, runs: Iterable[tuple[int, int]]) -> tuple[Take, ...]:
         """What the places [start, stop) of the order are, in units."""
-        while start < stop:
-            block, begin, end = self._block
-            if not begin <= start < end:
-                block, offset = self.plan.order.locate(start)
-                begin, end = start - offset, int(self.plan.order.starts[block + 1])
-                self._block = block, begin, end
-            edges, until = self._edges(block), min(stop, end) - begin
-            first = start - begin
-            at = bisect_right(edges, first) - 1
-            while first < until:
-                unit = Unit(block, edges[at], edges[at + 1])
-                last = min(until, unit.stop)
-                yield Take(unit, first - unit.start, last - unit.start)
-                first, at = last, at + 1
-            start = begin + until
+        takes = []
+        for start, stop in runs:
+            while start < stop:
+                block, begin, end = self._block
+                if not begin <= start < end:
+                    block, offset = self.plan.order.locate(start)
+                    begin, end = start - offset, int(self.plan.order.starts[block + 1])
+                    self._block = block, begin, end
+                edges, until = self._edges(block), min(stop, end) - begin
+                first = start - begin
+                at = bisect_right(edges, first) - 1
+                while first < until:
+                    unit = Unit(block, edges[at], edges[at + 1])
+                    last = min(until, unit.stop)
+                    takes.append(Take(unit, first - unit.start, last - unit.start))
+                    first, at = last, at + 1
+                start = begin + until
+        return tuple(takes)
 
     def _edges_of(self, block: int) -> list[int]:
         """Where the units of a block begin, and its end."""
@@ -162,14 +203,14 @@ class Schedule:
         count = int(order.starts[block + 1] - order.starts[block])
         if order.shuffle:
             return [0, count]
-        [piece] = order.block(block).pieces
+        [piece] = self._lately(block).pieces
         layout = order.layout
         size = int(layout.batch_rows[piece.shard])
         raw = max(1, int(layout.raw_bytes[piece.shard]))
         batch_bytes = max(1, raw * size // int(layout.rows[piece.shard]))
         first, step = (
             size * max(1, bytes_ // batch_bytes)
-            for bytes_ in (min(FIRST_BYTES, self._unit_bytes), self._unit_bytes)
+            for bytes_ in (min(self._first_bytes, self._unit_bytes), self._unit_bytes)
         )
         edges = np.arange(first, int(layout.rows[piece.shard]), step)
         if piece.rows is not None:
@@ -195,6 +236,11 @@ class Schedule:
             return max(-1, since // self._round)
         since -= share.full * self._round
         return share.full + int(np.searchsorted(self._tail_ends, since, "right"))
+
+
+def is_plain(layout: Layout) -> bool:
+    """Whether most of what is read is stored as it is, not compressed: then it is mapped."""
+    return int(layout.stored_bytes.sum()) * 11 >= int(layout.raw_bytes.sum()) * 10
 
 
 def _partition(rows: int, count: int, place: int) -> int:
