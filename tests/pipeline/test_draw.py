@@ -164,6 +164,14 @@ def test_weighted_rows_come_as_often_as_their_weights_say() -> None:
     assert 110 < chi < 240  # 170 degrees of freedom
 
 
+def test_shares_that_do_not_divide_a_stretch_are_kept_on_average() -> None:
+    """64 draws have 21 or 22 of a third: over 3,000 stretches a third of all."""
+    found = np.arange(9) % 3
+    order = strata_of(np.arange(9), found, range(3), None).order(SEED, 0, 3000 * STRETCH)
+    counts = np.bincount(found[order])
+    assert np.ptp(counts) < 3000 * 0.05
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=80),
