@@ -102,7 +102,7 @@ def existing(folder: str | os.PathLike[str]) -> Path:
     Raises:
         NotFoundError: there is none.
     """
-    root = Path(folder).absolute()
+    root = Path(folder).resolve()  # what is told of a link is told of what it leads to
     if not root.is_dir():
         raise NotFoundError(f"no folder {os.fspath(folder)!r} to watch (in {Path.cwd()})")
     return root

@@ -215,6 +215,24 @@ def test_without_notifications_listing_is_enough(folder, monkeypatch, single):
     assert len(got) == 1
 
 
+def test_a_link_to_a_folder_is_that_folder(folder, tmp_path, caplog):
+    """The system's notifications too; and its journal is the same."""
+    link = tmp_path / "link"
+    try:
+        link.symlink_to(folder, target_is_directory=True)
+    except OSError:
+        pytest.skip("no links here")
+    got: list[str] = []
+    with watched(link, on_file=lambda file: got.append(file.name), settle=60):
+        time.sleep(0.3)
+        (folder / "a.txt").write_bytes(b"1")
+        until(lambda: got == ["a.txt"])
+    assert "cannot be watched" not in caplog.text
+    with watched(folder, on_file=lambda file: got.append(file.name)):
+        time.sleep(0.4)
+    assert got == ["a.txt"]
+
+
 def test_names_that_make_no_sample_are_reported_and_left(folder, caplog):
     """A name that is not UTF-8, and the field `key`, which holds the samples' keys."""
     got = Got()

@@ -27,7 +27,7 @@ from tests.archives.packing import FULL, tar_of, zip_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")  # on two processors
 
-CACHE = (20 if FULL else 3) << 20  # bytes
+CACHE = (20 if FULL else 2) << 20  # bytes
 TIMES = 20  # as large is the archive, decoded
 MORE = 10 << 20  # bytes that a worker takes for a batch, what it decodes, and what its allocator holds
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -144,7 +144,7 @@ def test_each_member_comes_once_an_epoch_in_bounded_memory(members, packed, cach
 def test_a_zip_in_a_bucket_is_no_different(tmp_path, members, cached, s3_url):
     """By ranged requests of four workers, one for each member that has no neighbour in its batch."""
     if not FULL:  # the server of these tests takes its time for each
-        members = dict(sorted(members.items(), key=lambda member: len(member[1]))[-400:])
+        members = dict(sorted(members.items(), key=lambda member: len(member[1]))[-200:])
     open_store(s3_url).put("x.zip", zip_of([*members.items()]))
     check(f"{s3_url}/x.zip", members)
 
