@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from lake.errors import LakeError, StoreError
@@ -27,6 +28,7 @@ SIGNED_FOR = 900.0  # seconds after which a bucket refuses a request
 SPEEDS = (0.02, 0.3, 1.0, 3.0)
 NAPS = (0.0, 0.0, 0.3, 0.6, 1.1, 2.2, 3.3)  # graces for which a process is suspended; 0: for some steps only
 TICK = GRACE / 4
+PATIENCE = 16  # steps of time after which speeds change: four graces in which nobody does anything
 
 
 class Killed(BaseException):
@@ -37,13 +39,20 @@ class Lost(AssertionError):
     """A root needs what is stored nowhere."""
 
 
+def _baton() -> threading.Lock:
+    """What is waited for with `acquire` and handed on with `release`: half as dear as a semaphore."""
+    baton = threading.Lock()
+    baton.acquire()
+    return baton
+
+
 class Process(_Around):
     """One process: a thread that runs `body(store)`, where the store waits for its turn before every call."""
 
     def __init__(self, world: World, name: str, body: Callable[[Any], object]) -> None:
         super().__init__(world.store)  # type: ignore[arg-type]
         self.world, self.name = world, name
-        self.turn = threading.Semaphore(0)
+        self.turn = _baton()
         self.due = 0.0  # when it may go on
         self.stalled = 0  # steps until it may go on
         self.done = False
@@ -148,12 +157,14 @@ class World:
         self.failing = self.random.choice((0.0, 0.0, 0.02))  # how often the store is too busy
         self.napping = self.random.choice((0.0, 0.02, 0.05, 0.1))  # how often a process is suspended
         self.moody = self.random.choice((0.002, 0.05))  # how often speeds change
+        self.speed: dict[Any, float] = {}  # of each process, of time and of late deletes
+        self.idle = 0  # steps of time since anything else happened
         self.needs = needs  # version id -> stems of all that it is made of; shared by all runs of a scene
         self.processes: list[Process] = []
         self.roots: list[Process] = []
         self.late: list[tuple[str, float]] = []  # deletes under way, and when they take effect at the latest
         self.trace: list[tuple[str, str, str]] = []
-        self.turn = threading.Semaphore(0)
+        self.turn = _baton()
         self.over = False
         self.failure: BaseException | None = None
 
@@ -165,23 +176,41 @@ class World:
 
     def run(self, steps: int = 1500) -> None:
         """Let the processes go on in some order, until all are done or have been given this many steps."""
-        speed: dict[object, float] = {}
+        self.speed = {}
         try:
             for _ in range(steps):
-                if self.random.random() < self.moody:
-                    speed = {}
-                ready = [each for each in self.processes if each.is_ready()]
-                if not ready and all(each.done for each in self.processes):
+                if self.idle == PATIENCE or self.random.random() < self.moody:
+                    self.idle, self.speed = 0, {}
+                alive = [each for each in self.processes if not each.done]
+                if not alive:
                     break
-                choices: list[Any] = [*ready, "time", *(["late"] if self.late else [])]
-                weights = [speed.setdefault(str(each), self.random.choice(SPEEDS)) for each in choices]
-                self._step(self.random.choices(choices, weights)[0])
+                ready = [each for each in alive if each.is_ready()]
+                if ready or self.late:
+                    self._step(self._chosen([*ready, "time", *(["late"] if self.late else [])]))
+                else:
+                    self._skip(alive)
                 if self.failure:
                     raise self.failure
         finally:
             self._end()
 
+    def _chosen(self, choices: list[Any]) -> Any:
+        """One of them; each has a speed for some time."""
+        for each in choices:
+            if each not in self.speed:
+                self.speed[each] = self.random.choice(SPEEDS)
+        return self.random.choices(choices, [self.speed[each] for each in choices])[0]
+
+    def _skip(self, alive: list[Process]) -> None:
+        """Nothing happens until the first of them may go on."""
+        now = self.store.clock
+        wake = {each: max(each.due, now + each.stalled * TICK) for each in alive}
+        self.store.clock = min(wake.values())
+        for each in alive:
+            each.stalled = max(0, each.stalled - round((self.store.clock - now) / TICK))
+
     def _step(self, chosen: Any) -> None:
+        self.idle = self.idle + 1 if chosen == "time" else 0
         if isinstance(chosen, Process) and self.random.random() < self.napping * chosen.delicate:
             nap = self.random.choice(NAPS)
             chosen.due = self.store.clock + GRACE * nap
@@ -234,7 +263,7 @@ class World:
         for key in sorted(self.store.objects):
             parsed = names.parse_key(key)
             if parsed and parsed.kind == "log":
-                logs.setdefault(str(parsed.name), []).append(json.loads(self.store.get(key)))
+                logs.setdefault(str(parsed.name), []).append(_said(self.store.get(key)))
             elif parsed and parsed.kind in ("tag", "pin"):
                 pointers.append((key, str(parsed.name)))
         life = {}
@@ -245,7 +274,7 @@ class World:
                 if entry["operation"] != log.EXPIRED:
                     yield f"{name}@#{entry['seq']}", entry["version"]
         for key, name in pointers:
-            document = json.loads(self.store.get(key))
+            document = _said(self.store.get(key))
             if document["born"] == life.get(name):
                 yield f"{name} {key}", document["version"]
 
@@ -269,6 +298,13 @@ class World:
             self.failure = Lost(f"{name}@{version}: {error}")
             raise self.failure from error
         return frozenset(found)
+
+
+@cache
+def _said(document: bytes) -> dict[str, Any]:
+    """What a document says, which nobody changes."""
+    said: dict[str, Any] = json.loads(document)
+    return said
 
 
 class Inline:
