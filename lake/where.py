@@ -340,9 +340,10 @@ class _Expression:
     @cached_property
     def columns(self) -> tuple[str, ...]:
         names = self.schema.names
+        nothing = pads.InMemoryDataset(pa.Table.from_batches([], self.schema))
         try:
-            self._evaluate(_no_rows(self.schema))
-            self._evaluate(_no_rows(self.schema), ~self.expression)
+            for each in (self.expression, ~self.expression):  # bound to the columns, not carried out
+                nothing.scanner(columns={"met": each})
         except (pa.ArrowException, ValueError, NotImplementedError) as error:
             raise ValueError(
                 f"where={self.text}: {_first_line(error)}; columns: {', '.join(names)}"
@@ -366,10 +367,9 @@ class _Expression:
         found = pc.fill_null(self._evaluate(batch), False)
         return np.asarray(found.cast(pa.uint8())).view(np.bool_)
 
-    def _evaluate(self, batch: pa.RecordBatch, expression: pc.Expression | None = None) -> pa.Array:
-        met = self.expression if expression is None else expression
+    def _evaluate(self, batch: pa.RecordBatch) -> pa.Array:
         table = pads.Scanner.from_batches(
-            [batch], schema=batch.schema, columns={"met": met}, use_threads=False
+            [batch], schema=batch.schema, columns={"met": self.expression}, use_threads=False
         ).to_table()
         return table["met"].combine_chunks()
 
@@ -381,10 +381,6 @@ class _Expression:
                 inside = (pc.field(name) >= bounds[0]) & (pc.field(name) <= bounds[1])
                 known = known & (inside if column.complete[shard] else inside | pc.field(name).is_null())
         return known
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
 def _admitted(guarantees: Sequence[pc.Expression], expression: pc.Expression, schema: pa.Schema) -> Mask:

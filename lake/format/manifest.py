@@ -25,6 +25,7 @@ Ints = npt.NDArray[np.int64]
 _PART = "parts.list.element."
 _PLANNING = ["rows", "raw_bytes", *(_PART + name for name in ("digest", "bytes", "raw_bytes", "fields"))]
 _GROUPS_KEPT = 32  # row groups of segments that are kept decoded, a megabyte or two each
+_STATS_KEPT = 2  # columns: queries come back to the same
 
 
 class _Planning(NamedTuple):
@@ -59,6 +60,7 @@ class Manifest:
         self.fields: list[tuple[str, ...]] = []  # of each group of columns that shares parts
         self._ends = lru_cache(maxsize=None)(lambda segment: group_ends(self._data[segment]))
         self._group = lru_cache(maxsize=_GROUPS_KEPT)(self._read_group)
+        self._known_stats = lru_cache(maxsize=_STATS_KEPT)(self._read_stats)
         self._per = self._load()
         self.rows, self.raw_bytes = self._per.rows, self._per.raw_bytes
         self.starts: Ints = np.concatenate([[0], np.cumsum(self.rows)])
@@ -151,9 +153,7 @@ class Manifest:
 
     def stats(self, column: str) -> pa.ChunkedArray:
         """Per shard, a struct of the column's `min, max, nulls, nans`; null where unknown."""
-        type_ = stats_of(self.schema, column)
-        chunks = [self._stats(segment, column, type_) for segment in range(len(self.refs))]
-        return pa.chunked_array(chunks, type_)
+        return self._known_stats(column)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -228,6 +228,11 @@ class Manifest:
             if at >= 0:
                 return found.field(at)
         return pa.nulls(ref.shards, type_)
+
+    def _read_stats(self, column: str) -> pa.ChunkedArray:
+        type_ = stats_of(self.schema, column)
+        chunks = [self._stats(segment, column, type_) for segment in range(len(self.refs))]
+        return pa.chunked_array(chunks, type_)
 
     def _read_group(self, segment: int, group: int) -> pa.Table:
         return decode_segment(self._data[segment], self.refs[segment], self.schema, row_groups=[group])
