@@ -20,10 +20,11 @@ from lake.errors import StoreError, VersionExpired
 from lake.format import log
 from lake.format.values import LogEntry
 from lake.pipeline import Pipeline, from_iterable
-from lake.refs import Refs
+from lake.refs import BlobCache, Refs
 from lake.samples.values import values
 from lake.scan import Scan
 from lake.snapshot import Snapshot
+from lake.stores import Store
 
 _TICK = 0.1  # seconds in which a stop is noticed
 
@@ -63,10 +64,9 @@ class Follow:
         return f"<rows of {self._name} committed after #{self.seq}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (
-            self._refs.store, self._refs.cache, self._cache, self._name, self.seq, self._whole, self._poll,
-            self._columns, self._batch_size,
-        )  # fmt: skip
+        refs, from_ = self._refs, f"#{self.seq}" if self._whole is None else "start"
+        how = {"from_": from_, "poll": self._poll, "columns": self._columns, "batch_size": self._batch_size}
+        return _again, (refs.store, refs.cache, self._cache, self._name, how)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch, _, _ in self._batches():
@@ -183,11 +183,6 @@ def _begin(refs: Refs, name: str, from_: str) -> tuple[int, LogEntry | None]:
 
 
 def _again(
-    store: Any, documents: Any, cache: Cache | None, name: str, seq: int, whole: LogEntry | None, poll: float,
-    columns: Sequence[str] | None, batch_size: int,
-) -> Follow:  # fmt: skip
-    made = Follow.__new__(Follow)
-    made._refs, made._cache, made._name = Refs(store, documents), cache, name
-    made._poll, made._columns, made._batch_size, made._stop = poll, columns, batch_size, None  # type: ignore[assignment]
-    made.seq, made._whole = seq, whole
-    return made
+    store: Store, documents: BlobCache | None, cache: Cache | None, name: str, how: dict[str, Any]
+) -> Follow:
+    return Follow(Refs(store, documents), cache, name, **how)
