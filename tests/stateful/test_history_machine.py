@@ -94,7 +94,8 @@ def table(found: list[int], x: int) -> pa.Table:
 class LakeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp(prefix="lake-machine-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="lake-machine-"))
+        self.root = self.folder / "lake"
         self.histories = {name: History() for name in NAMES}
         self.handles: list[Lake] = []
         self.turn = 0
@@ -107,7 +108,7 @@ class LakeMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.handles:
             self.check_nothing_leaks()
-        shutil.rmtree(self.root)
+        shutil.rmtree(self.folder)
 
     # --- changes ------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class LakeMachine(RuleBasedStateMachine):
         return self.handles[self.turn % 2]
 
     def open(self) -> Lake:
-        return lake.open(self.root, cache_dir=self.root.parent / f"{self.root.name}-cache", progress=False)
+        return lake.open(self.root, cache_dir=self.folder / "cache", progress=False)
 
     def change(self, name: str, act: Callable[[Lake], Any], state: State | None) -> None:
         """Do it; the log grows by what it gave, or nothing changed."""
