@@ -27,7 +27,7 @@ from tests.archives.packing import FULL, tar_of, zip_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")  # on two processors
 
-CACHE = (20 if FULL else 2) << 20  # bytes
+CACHE = (11 if FULL else 2) << 20  # bytes
 TIMES = 20  # as large is the archive, decoded
 MORE = 10 << 20  # bytes that a worker takes for a batch, what it decodes, and what its allocator holds
 PICTURES = (".png", ".jpg", ".jpeg")
