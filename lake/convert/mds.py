@@ -7,6 +7,7 @@ then the values. All of it is taken apart by whole columns. Pickles are kept as 
 from __future__ import annotations
 
 import bz2
+import glob
 import gzip
 import hashlib
 import json
@@ -20,10 +21,10 @@ import pyarrow as pa
 import xxhash
 import zstandard
 
-from lake.convert import tensors
-from lake.convert.source import Meter, Request, Source
+from lake.convert import paths, tensors
+from lake.convert.source import Access, Meter, Request, Source
 from lake.convert.tensors import Misfit
-from lake.errors import FormatError, SchemaError
+from lake.errors import FormatError, NotFoundError, SchemaError
 
 INDEX: Final = "index.json"
 
@@ -62,6 +63,27 @@ class Shard:
     packed: dict[str, Any] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Where shards lie, beside their index: a folder, or the prefix of a URL."""
+
+    name: str
+    access: Access
+
+    def path(self, file: str) -> str:
+        """What a file of it is called."""
+        return f"{self.name}/{file}"
+
+    def get(self, file: str) -> bytes | None:
+        """A file's bytes, None where there is none."""
+        try:
+            [found] = paths.find(glob.escape(self.path(file)), self.access)
+        except (NotFoundError, ValueError):
+            return None
+        with found.open() as opened:
+            return bytes(opened.read())
+
+
 def is_mds(folder: Path) -> bool:
     """Whether a folder's index says that its shards are MDS."""
     path = folder / INDEX
@@ -74,7 +96,7 @@ def is_mds(folder: Path) -> bool:
         return False
 
 
-def read_mds(folder: Path, request: Request) -> Source:
+def read_mds(folder: Folder, request: Request) -> Source:
     """The samples of a folder, in the order of its shards.
 
     Raises:
@@ -85,7 +107,9 @@ def read_mds(folder: Path, request: Request) -> Source:
     first, notes = shards[0], list[str]()
     for number, shard in enumerate(shards):
         if (shard.names, shard.encodings) != (first.names, first.encodings):
-            raise SchemaError(f"shard {number} of {folder} has other columns than the first: {_shown(shard)}")
+            raise SchemaError(
+                f"shard {number} of {folder.name} has other columns than the first: {_shown(shard)}"
+            )
     for name, encoding in zip(first.names, first.encodings, strict=True):
         if encoding == "pkl":
             notes.append(f"column {name!r} holds pickles, which are kept as bytes: nothing is unpickled")
@@ -106,10 +130,12 @@ def read_mds(folder: Path, request: Request) -> Source:
 # --- inside -----------------------------------------------------------------------------------
 
 
-def _index(folder: Path) -> list[Shard]:
-    where = folder / INDEX
+def _index(folder: Folder) -> list[Shard]:
+    where, data = folder.path(INDEX), folder.get(INDEX)
+    if data is None:
+        raise NotFoundError(f"no file {where!r}")
     try:
-        said = json.loads(where.read_bytes())
+        said = json.loads(data)
         if said.get("version") != 2 or any(shard["version"] != 2 for shard in said["shards"]):
             raise FormatError(f"{where}: version {said.get('version')} of MDS, and lake reads version 2")
         return [_shard(shard, where) for shard in said["shards"]]
@@ -117,7 +143,7 @@ def _index(folder: Path) -> list[Shard]:
         raise FormatError(f"{where} is no index of MDS shards: {error!r}") from error
 
 
-def _shard(said: dict[str, Any], where: Path) -> Shard:
+def _shard(said: dict[str, Any], where: str) -> Shard:
     names, encodings, sizes = (tuple(said[f"column_{what}"]) for what in ("names", "encodings", "sizes"))
     if not len(names) == len(encodings) == len(sizes) or int(said["samples"]) < 0:
         raise FormatError(f"{where}: {len(names)} columns, {len(encodings)} encodings and {len(sizes)} sizes")
@@ -137,16 +163,16 @@ def _shard(said: dict[str, Any], where: Path) -> Shard:
     )
 
 
-def _first(folder: Path, shards: Sequence[Shard]) -> dict[str, pa.Array]:
+def _first(folder: Folder, shards: Sequence[Shard]) -> dict[str, pa.Array]:
     """The columns of the first shard that has samples, which settle the types of arrays."""
     shard = next((shard for shard in shards if shard.samples), None)
     if shard is None:
-        raise ValueError(f"no samples in {folder}")
+        raise ValueError(f"no samples in {folder.name}")
     return _columns(folder, shard, {})
 
 
 def _batches(
-    folder: Path, shards: Sequence[Shard], types: dict[str, pa.DataType], meter: Meter
+    folder: Folder, shards: Sequence[Shard], types: dict[str, pa.DataType], meter: Meter
 ) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([tensors.marked(pa.field(name, kind)) for name, kind in types.items()])
     for shard in shards:
@@ -155,7 +181,7 @@ def _batches(
         meter.read += int(shard.raw["bytes"])
 
 
-def _columns(folder: Path, shard: Shard, types: dict[str, pa.DataType]) -> dict[str, pa.Array]:
+def _columns(folder: Folder, shard: Shard, types: dict[str, pa.DataType]) -> dict[str, pa.Array]:
     path, data = _bytes(folder, shard)
     try:
         values = _values(data, shard)
@@ -171,28 +197,28 @@ def _columns(folder: Path, shard: Shard, types: dict[str, pa.DataType]) -> dict[
         raise SchemaError(f"{path}: {misfit}") from None
 
 
-def _bytes(folder: Path, shard: Shard) -> tuple[Path, bytes]:
+def _bytes(folder: Folder, shard: Shard) -> tuple[str, bytes]:
     """A shard's bytes as they were before compression, held against the sizes and hashes that the index has."""
-    path = folder / shard.raw["basename"]
-    if path.exists() or shard.packed is None:
-        try:
-            return path, _checked(path, path.read_bytes(), shard.raw)
-        except FileNotFoundError:
-            raise FormatError(f"{path} is missing, and the index names it") from None
-    path = folder / shard.packed["basename"]
+    path = folder.path(shard.raw["basename"])
+    data = folder.get(shard.raw["basename"])
+    if data is not None:
+        return path, _checked(path, data, shard.raw)
+    if shard.packed is None:
+        raise FormatError(f"{path} is missing, and the index names it")
+    path = folder.path(shard.packed["basename"])
+    packed = folder.get(shard.packed["basename"])
+    if packed is None:
+        raise FormatError(f"{path} is missing, and the index names it")
     if shard.compression not in _UNPACK:
         raise FormatError(f"{path}: compression {shard.compression!r} is none of {', '.join(_UNPACK)}")
     try:
-        packed = _checked(path, path.read_bytes(), shard.packed)
-        data = _UNPACK[shard.compression](packed, int(shard.raw["bytes"]))
-    except FileNotFoundError:
-        raise FormatError(f"{path} is missing, and the index names it") from None
+        data = _UNPACK[shard.compression](_checked(path, packed, shard.packed), int(shard.raw["bytes"]))
     except (OSError, EOFError, zstandard.ZstdError, pa.ArrowException) as error:
         raise FormatError(f"{path} is no {shard.compression} that can be read: {error}") from error
     return path, _checked(path, data, shard.raw)
 
 
-def _checked(path: Path, data: bytes, said: dict[str, Any]) -> bytes:
+def _checked(path: str, data: bytes, said: dict[str, Any]) -> bytes:
     if len(data) != int(said["bytes"]):
         raise FormatError(f"{path}: {len(data):,} bytes, and the index says {int(said['bytes']):,}")
     for name, expected in (said.get("hashes") or {}).items():

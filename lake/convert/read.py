@@ -154,7 +154,15 @@ def _is_folder(data: Any) -> bool:
 
 
 def _is_mds(data: Any) -> bool:
+    path = _path(data)
+    if path is not None and path.endswith(f"/{mds.INDEX}"):
+        return paths.is_remote(path) or mds.is_mds(Path(path).parent)
     return _is_folder(data) and mds.is_mds(Path(data))
+
+
+def _read_mds(data: Any, request: Request) -> Source:
+    folder = os.fspath(data).removesuffix(mds.INDEX).rstrip("/")
+    return mds.read_mds(mds.Folder(folder, request.access), request)
 
 
 def _is_saved(data: Any) -> bool:
@@ -303,7 +311,7 @@ class Kind:
 
 
 KINDS = (
-    Kind("an MDS folder", _is_mds, lambda data, request: mds.read_mds(Path(data), request)),
+    Kind("an MDS folder", _is_mds, _read_mds),
     Kind(
         "a folder of save_to_disk",
         _is_saved,

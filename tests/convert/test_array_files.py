@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
+import lake.stores
 from lake.convert import read
 from lake.convert.paths import braced
 from lake.errors import FormatError, NotFoundError, SchemaError
@@ -186,6 +187,17 @@ def test_shards_of_a_webdataset_are_one_dataset(tmp_path: Path, suffix: str) -> 
     assert lk.commit("texts", f"{tmp_path}/s-*.{suffix}").rows == 12
     with pytest.raises(ValueError, match="labels=True takes one archive"):
         read(f"{tmp_path}/s-*.{suffix}", labels=True)
+
+
+def test_shards_in_a_bucket_are_read_by_their_pattern(s3_url: str, tmp_path: Path) -> None:
+    """As those in a folder are."""
+    write_shards(tmp_path, [3, 2])
+    store = lake.stores.open_store(s3_url)
+    for file in tmp_path.iterdir():
+        store.put(f"wds/{file.name}", file.read_bytes())
+
+    assert table_of(f"{s3_url}/wds/s-*.tar").equals(table_of(f"{tmp_path}/s-*.tar"))
+    assert table_of(f"{s3_url}/wds/s-{{000..001}}.tar").equals(table_of(f"{tmp_path}/s-*.tar"))
 
 
 def test_braces_are_names() -> None:

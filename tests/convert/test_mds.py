@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 
 import lake
+import lake.stores
 from lake.convert import read
-from lake.errors import FormatError, SchemaError
+from lake.errors import FormatError, NotFoundError, SchemaError
 
 FOLDER = Path(__file__).parent / "mds"  # written with size_limit=4096, the second with compression and hashes
 
 
-def table_of(folder: Path) -> pa.Table:
+def table_of(folder: Path | str) -> pa.Table:
     source = read(folder)
     return pa.Table.from_batches(list(source.batches), source.schema)
 
@@ -55,6 +56,17 @@ def test_a_folder_is_committed_by_its_name(tmp_path: Path) -> None:
 
     assert (a.rows, a.data) == (8, b.data)
     assert lk.dataset("plain").get("ligne é 3")["n"] == -3
+
+
+def test_a_bucket_is_read_by_its_index(s3_url: str, tmp_path: Path) -> None:
+    """The URL of the index; locally the path of the index will do as well."""
+    store = lake.stores.open_store(s3_url)
+    for file in (FOLDER / "zstd").iterdir():
+        store.put(f"mds/{file.name}", file.read_bytes())
+
+    assert table_of(f"{s3_url}/mds/index.json").equals(table_of(FOLDER / "zstd" / "index.json"))
+    with pytest.raises(NotFoundError, match=r"no file 's3://.*none/index\.json'"):
+        read(f"{s3_url}/none/index.json")
 
 
 @pytest.mark.parametrize("name", ["plain", "zstd"])
