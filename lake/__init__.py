@@ -105,7 +105,7 @@ _HOMES = {
     "zip": "lake.pipeline",
     "zip_with": "lake.pipeline",
 }
-_MODULES = frozenset({"algebra", "codecs", "live", "ray", "torch"})
+_MODULES = frozenset({"algebra", "codecs", "live", "neural", "ray", "torch"})
 
 
 if not typing.TYPE_CHECKING:  # a type checker reads the imports above, and refuses other names
