@@ -154,7 +154,7 @@ class Batch:
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Batch:
         """A batch that `archive=` kept, or any zip, tar or folder as if it had been one; its name is the id."""
-        opened = archive(path)
+        opened = archive(path, cache_bytes=0)
         files = [
             File(name, Stamp(opened.member(number).size, 0))
             for number, name in enumerate(opened.names)
