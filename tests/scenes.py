@@ -87,6 +87,11 @@ def pin(seq: int) -> Act:
     return act
 
 
+def derive(letters: str) -> Act:
+    samples = [(letter, {"x": 0}) for letter in letters]
+    return lambda lk: lk.derive("a", lake.from_iterable(samples))
+
+
 @dataclass(frozen=True)
 class Scene:
     """Logs as they are at first ("-x y": two entries of which the first is expired), what happens, gc runs."""
@@ -128,6 +133,9 @@ FURTHER = {
     "delete and append": Scene(("-x xy",), (delete("x"), append("x"), expire), runs=100),
     "update and expire": Scene(("-x xy",), (update("x"), append("x"), expire), runs=200),
     "drop a column": Scene(("-x y",), (drop, over("x"), expire)),
+    "derive garbage": Scene(("-x y",), (derive("x"), over("y"), expire), runs=100),
+    "derive at once": Scene(("-x y",), (derive("x"), derive("x"), derive("xz"), expire), (2, 2), runs=100),
+    "derive and remove": Scene(("y",), (derive("x"), remove, over("y")), runs=100),
     "many": Scene(("-x y",), (over("x"), append("z"), rollback(1), expire, expire), (2, 2)),
     "more": Scene(("x y", "-v w"), (copy(), over("y"), tag(1), expire, expire), (2, 2)),
     "most": Scene(("-x y",), (remove, over("x"), append("z"), expire, expire), (3, 2)),

@@ -264,7 +264,7 @@ class World:
             parsed = names.parse_key(key)
             if parsed and parsed.kind == "log":
                 logs.setdefault(str(parsed.name), []).append(_said(self.store.get(key)))
-            elif parsed and parsed.kind in ("tag", "pin"):
+            elif parsed and parsed.kind in ("tag", "pin", "derived"):
                 pointers.append((key, str(parsed.name)))
         life = {}
         for name, entries in logs.items():
