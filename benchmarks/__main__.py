@@ -24,6 +24,7 @@ TABLES = {
     "plan": "Planning an epoch",
     "versions": "Large versions and long histories",
     "scale": "A large lake, on paper",
+    "steady": "Beside the rate: look-ups, resumes, memory, a busy interpreter",
     "shuffle": "How good a shuffle is",
 }
 DOCS = ROOT / "docs" / "benchmarks.md"

@@ -31,6 +31,7 @@ def serve(name: str) -> None:
     try:
         adapter = importlib.import_module(f"benchmarks.peers.{name}")
         versions = adapter.load()
+        from benchmarks.peers.picks import PICKS
         from benchmarks.peers.tasks import TASKS
     except ImportError as error:
         say({"error": f"cannot be imported: {error}"})
@@ -39,7 +40,7 @@ def serve(name: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            say(TASKS[request.pop("task")](adapter, **request))
+            say((TASKS | PICKS)[request.pop("task")](adapter, **request))
         except Exception:
             say({"error": traceback.format_exc()})
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +40,18 @@ def read(folder: Path) -> Iterator[pa.RecordBatch]:
     import lance
 
     yield from lance.dataset(str(folder / "data.lance")).to_batches()
+
+
+def picked(folder: Path, numbers: list[int], columns: list[str]) -> pa.Table:
+    """Rows by number, of a table that stays open."""
+    return _opened(str(folder / "data.lance")).take(numbers, columns=columns)
+
+
+@cache
+def _opened(path: str) -> Any:
+    import lance
+
+    return lance.dataset(path)
 
 
 def store(batches: pa.RecordBatchReader, folder: Path, shard_bytes: int) -> None:

@@ -1,9 +1,20 @@
 """The bytes of parts, as columns: from the lake's folder, the cache or the bucket, verified on the way."""
 
-from lake.parts.access import Access
+from lake.parts.access import OPEN_PARTS, Access
 from lake.parts.chunk import Chunk, Raw, array_of, raw_of, width
 from lake.parts.meter import Meter
 from lake.parts.reader import PartReader
 from lake.parts.views import Views
 
-__all__ = ["Access", "Chunk", "Meter", "PartReader", "Raw", "Views", "array_of", "raw_of", "width"]
+__all__ = [
+    "OPEN_PARTS",
+    "Access",
+    "Chunk",
+    "Meter",
+    "PartReader",
+    "Raw",
+    "Views",
+    "array_of",
+    "raw_of",
+    "width",
+]

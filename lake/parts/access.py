@@ -31,7 +31,7 @@ from lake.stores.base import Store
 REQUEST: Final = 2**20  # bytes that a request is worth
 FETCHES: Final = 3  # of bytes that turn out not to be what they should be
 
-_OPEN: Final = 256  # parts of a folder that are kept mapped
+OPEN_PARTS: Final = 256  # of a folder that are kept mapped
 
 
 class Access:
@@ -248,7 +248,7 @@ class Access:
     def _kept(self, one: Part, opened: Opened) -> Opened:
         with self._lock:
             opened = self._open.setdefault(one.digest, opened)
-            while len(self._open) > _OPEN:
+            while len(self._open) > OPEN_PARTS:
                 self._open.popitem(last=False)
             return opened
 

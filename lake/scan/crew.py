@@ -17,7 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from lake.parts import Meter
+import numpy as np
+
+from lake.parts import OPEN_PARTS, Meter
 from lake.scan.gather import Batch, Loaded, Rows
 from lake.scan.schedule import Schedule, Step, Unit
 
@@ -25,6 +27,8 @@ IDLE_SECONDS: Final = 1.0
 AHEAD: Final = 8  # steps gathered before they are asked for, at most
 AHEAD_BYTES: Final = 16 * 2**20  # and what they take, unless two take more: what the processor's cache holds
 LIVE_BYTES: Final = 32 * 2**20  # of the units loaded, unless two alone take more
+_DESCRIPTION: Final = 4096  # bytes, of what is known of a column in a record batch of an open part
+_BESIDE: Final = 16 * 2**20  # that allocators keep for what comes, and threads take: as measured
 _EXIT_SECONDS: Final = 2.0  # that the end of the process waits for threads
 
 _NEW, _BUSY, _DONE = range(3)
@@ -333,11 +337,14 @@ def steps_ahead(schedule: Schedule) -> int:
     return max(2, min(AHEAD, AHEAD_BYTES // max(1, schedule.step_batches * schedule.batch_bytes)))
 
 
-def memory_bytes(schedule: Schedule, units: int) -> int:
+def memory_bytes(schedule: Schedule, units: int, columns: int) -> int:
     """What carrying a schedule out holds in memory at most, about; `units`: two of its largest."""
-    raw = int(schedule.plan.order.layout.raw_bytes.sum())
+    layout = schedule.plan.order.layout
+    raw, known = int(layout.raw_bytes.sum()), layout.rows[:OPEN_PARTS]
+    described = int((-(-known // np.maximum(1, layout.batch_rows[:OPEN_PARTS]))).sum()) * columns
     batches = (steps_ahead(schedule) + 2) * schedule.step_batches
-    return min(max(units, LIVE_BYTES), max(units, raw)) + batches * schedule.batch_bytes
+    held = min(max(units, LIVE_BYTES), max(units, raw)) + batches * schedule.batch_bytes
+    return held + described * _DESCRIPTION + _BESIDE
 
 
 def _begun(task: _Unit | _Step) -> _Task:

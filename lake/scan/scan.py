@@ -139,7 +139,9 @@ class Scan:
                 planned.order.window,
             )
         found = plan.summarize(planned)
-        return replace(found, memory_bytes=memory_bytes(self._schedule(planned), found.memory_bytes))
+        return replace(
+            found, memory_bytes=memory_bytes(self._schedule(planned), found.memory_bytes, len(self.columns))
+        )
 
     def metrics(self) -> dict[str, float]:
         """What reading has cost since this scan was made.
