@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import weakref
@@ -448,6 +449,7 @@ class _Iteration(Generic[Item]):
         self._crew: Crew | None = None
         self._residence: Residence | None = None
         self._pid = os.getpid()
+        _iterations.add(self)
 
     def __iter__(self) -> _Iteration[Item]:
         return self
@@ -569,6 +571,16 @@ class _Iteration(Generic[Item]):
 
 def _itself(scan: Scan) -> Scan:
     return scan
+
+
+_iterations: weakref.WeakSet[_Iteration[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """End what a program leaves in the middle, also where the traceback of its end still refers to it."""
+    for iteration in list(_iterations):
+        iteration.close()
 
 
 def _columns(snapshot: Snapshot, columns: Sequence[str] | None, even: str | None) -> list[str]:
