@@ -11,10 +11,12 @@ import contextlib
 import errno
 import os
 import random
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -38,7 +40,7 @@ class Hold:
         _open[fd] = id(self)
 
     def close(self) -> None:
-        with _guard:
+        with _alone():
             if _open.get(self.fd) == id(self):  # not where it was inherited: the number may be another's now
                 del _open[self.fd]
                 if self.last_out is not None and _os.lock(self.fd, exclusive=True, wait=False):
@@ -58,6 +60,11 @@ class Hold:
         self.close()
 
     __del__ = close
+
+
+def _alone() -> AbstractContextManager[object]:
+    """The guard; at the end of the interpreter nothing, for a thread that is no more may have it."""
+    return nullcontext() if sys.is_finalizing() else _guard
 
 
 def take(path: Path | str, *, exclusive: bool, create: bool = False) -> Hold | None:

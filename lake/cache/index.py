@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -135,7 +136,11 @@ class Index:
                 self._connection.close()
                 self._connection = None
 
-    __del__ = close
+    def __del__(self) -> None:
+        if (
+            not sys.is_finalizing()
+        ):  # then a thread that is no more may have the lock, and the process ends anyway
+            self.close()
 
     # SQLite's locks are the process's: a child must not even see a connection that was open at the fork.
 

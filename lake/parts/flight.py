@@ -6,9 +6,12 @@ those that will be; a request that hangs is sent a second time, and the first an
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +30,8 @@ _HEDGED_SHARE: Final = 20  # at most one request of so many is sent twice
 _SLOW: Final = 3  # times the 95th percentile of recent requests
 _SLOW_SECONDS: Final = 0.5  # below which nothing is slow
 _REQUEST_COST: Final = 2**20  # bytes that a request is worth, besides its own
+
+_EXIT_SECONDS: Final = 2.0  # that the end of the process waits for flights
 
 _ABSENT, _ASKED, _HERE = range(3)
 
@@ -90,7 +95,7 @@ class Flight:
         *,
         priority: int,
     ) -> None:
-        self.part = one
+        self.part, self.pid = one, os.getpid()
         self._cache, self._copies, self._workers, self._pace = cache, copies, workers, pace
         self._meter, self._landed, self._priority = meter, landed, priority
         self._starts = [
@@ -104,17 +109,25 @@ class Flight:
         self._readers = 0
         self._error: BaseException | None = None
         self._over = self._cancelled = False
+        self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
 
     def begin(self) -> None:
         """Start fetching."""
-        threading.Thread(target=self._run, name="lake-fetch", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="lake-fetch", daemon=True)
+        self._thread.start()
+        _begun.add(self)
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
         with self._turn:
             self._cancelled = True
             self._turn.notify_all()
+
+    def join(self, seconds: float) -> None:
+        """Wait for its end."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, seconds))
 
     def wait(self) -> None:
         """Have the part here as soon as can be; raises what it ended with otherwise."""
@@ -291,3 +304,17 @@ def _runs(indices: Iterable[int]) -> Iterable[range]:
         last = index
     if last >= 0:
         yield range(first, last + 1)
+
+
+_begun: weakref.WeakSet[Flight] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Leave no half file behind where a program ends in the middle of an epoch, by an exception maybe."""
+    flights = [each for each in _begun if each.pid == os.getpid()]
+    for each in flights:
+        each.cancel()
+    deadline = time.monotonic() + _EXIT_SECONDS
+    for each in flights:
+        each.join(deadline - time.monotonic())
