@@ -20,6 +20,8 @@ TABLES = {
     "ingest": "Keeping data",
     "scan": "Reading batches",
     "beside": "Samples from a bucket, beside peers",
+    "samples": "Samples one by one",
+    "loader": "Through a loader",
     "archives": "Reading archives",
     "plan": "Planning an epoch",
     "versions": "Large versions and long histories",

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -154,7 +155,7 @@ class SharedMemory:
     def __init__(self, size: int) -> None:
         self._size = size
         self._key: Any = f"lake-{uuid.uuid4().hex}" if sys.platform == "win32" else _nameless_file(size)
-        self.map = self._mapped()
+        self._map()
 
     def __getstate__(self) -> Any:
         if sys.platform == "win32":
@@ -166,16 +167,14 @@ class SharedMemory:
     def __setstate__(self, state: Any) -> None:
         self._size, key = state
         self._key = key if sys.platform == "win32" else key.detach()
-        self.map = self._mapped()
+        self._map()
 
-    def __del__(self) -> None:
-        if isinstance(getattr(self, "_key", None), int):
-            os.close(self._key)
-
-    def _mapped(self) -> mmap.mmap:
+    def _map(self) -> None:
         if sys.platform == "win32":
-            return mmap.mmap(-1, self._size, tagname=self._key)
-        return mmap.mmap(self._key, self._size)
+            self.map = mmap.mmap(-1, self._size, tagname=self._key)
+        else:
+            self.map = mmap.mmap(self._key, self._size)
+            weakref.finalize(self, os.close, self._key)
 
 
 def _nameless_file(size: int) -> int:

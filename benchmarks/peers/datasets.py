@@ -12,7 +12,7 @@ import pyarrow as pa
 from benchmarks.bucket import BUCKET
 from benchmarks.peers.tasks import Item
 
-PACKAGES: tuple[str, ...] = ("datasets==5.2.0", "aiohttp", "pyarrow==26.0.1")
+PACKAGES: tuple[str, ...] = ("datasets==5.2.0", "torch==2.13.0", "aiohttp", "pyarrow==26.0.1")
 PYTHON = (3, 11)
 SYNCS = False
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from benchmarks.bucket import BUCKET
 from benchmarks.peers.tasks import Item
 
-PACKAGES: tuple[str, ...] = ("dload-ml==0.3.1", "pyarrow==26.0.1", "numpy")
+PACKAGES: tuple[str, ...] = ("dload-ml==0.3.1", "torch==2.13.0", "pyarrow==26.0.1", "numpy")
 PYTHON = (3, 12)
 SYNCS = False
 

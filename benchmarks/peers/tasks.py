@@ -31,6 +31,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.peers import pace
 from benchmarks.report import busy_seconds, settle
 
 Item = tuple[str, bytes, int]  # key, image, label: a sample of D1
@@ -213,6 +214,8 @@ TASKS: dict[str, Callable[..., dict[str, Any]]] = {
     "stream": stream,
     "resume": resume,
     "audit": audit,
+    "keep": pace.keep,
+    "pace": pace.pace,
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from itertools import count, islice
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from lake.pipeline.batch import Batch, Collating
@@ -22,11 +22,28 @@ MOST: Final = 2**62  # items of a stream without end, as far as anybody counts
 Runs: TypeAlias = Iterator[tuple[int, int]]  # positions [start, stop), ascending
 
 
+@dataclass(frozen=True)
+class Every:
+    """Runs of `size` items, each `stride` after the one before, the first at `first`; multiples of `size` both.
+
+    `items` are in such runs, and are the first `runs` runs of a deal.
+    """
+
+    first: int
+    size: int
+    stride: int
+    items: int
+    runs: int
+
+
 class Deal(Protocol):
     """Which items are wanted."""
 
     def runs(self) -> Runs:
         """Their positions; 0 is where the stream is opened."""
+
+    def every(self) -> Every | None:
+        """Those of the runs that are regular; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,12 @@ class Scaled:
 
     def runs(self) -> Runs:
         return ((start * self.by, stop * self.by) for start, stop in self.deal.runs())
+
+    def every(self) -> Every | None:
+        found, by = self.deal.every(), self.by
+        if found is None:
+            return None
+        return Every(found.first * by, found.size * by, found.stride * by, found.items * by, found.runs)
 
 
 @dataclass(frozen=True)
@@ -99,6 +122,17 @@ class Worker:
                 [(start, stop)] = share[number].runs
                 yield start - share.start, stop - share.start
 
+    def every(self) -> Every | None:
+        share, each = self.share, self.size * self.workers
+        if self.done or (share.world_size > 1 and self.size > 1):
+            return None
+        turns = (share.full - self.worker * self.size) // each  # that are whole, whatever the tail is
+        if turns < 1:
+            return None
+        size, stride = self.size * share.batch_size, each * share.batch_size * share.world_size
+        first = (share.slot + self.worker * self.size * share.world_size) * share.batch_size
+        return Every(first, size, stride, turns * size, turns * self.size)
+
     def sizes(self) -> Iterator[int]:
         """Items of each batch."""
         return (stop - start for start, stop in self.runs())
@@ -121,6 +155,11 @@ _LONGEST: Final = 64  # items in a run: what is decoded together, and what one w
 _TURNS: Final = 8  # runs for each, where the stream is short
 
 
+_WORTH: Final = (
+    16  # items in a run, from which a stage of such runs alone costs less than passing over others
+)
+
+
 def _run_size(items: float, takers: int, batch_size: int) -> int:
     longest = _LONGEST if items == float("inf") else int(items) // (takers * _TURNS)
     return max(1, min(_LONGEST, longest) // batch_size)
@@ -128,7 +167,7 @@ def _run_size(items: float, takers: int, batch_size: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Dealt(Node):
-    """The items of a countable stream that a deal names. Its position is the stream's own, as if all were wanted."""
+    """The items of a countable stream that a deal names. It is opened where all of them are."""
 
     source: Node
     deal: Deal
@@ -138,28 +177,74 @@ class Dealt(Node):
         return self.source.depth
 
     def open(self, run: Run) -> Stage:
-        return _Dealt(self.source.open(run), self.deal.runs())
+        return _Dealt(self.source, run, self.deal)
 
 
-class _Dealt(Over):
-    def __init__(self, source: Stage, runs: Runs) -> None:
-        super().__init__(source)
-        self._runs = runs
+class _Dealt:
+    """First the regular runs, by a stage of those alone where the source has one; then runs by passing over others."""
+
+    def __init__(self, source: Node, run: Run, deal: Deal) -> None:
+        self._node, self._run, self._deal = source, run, deal
+        self._state: Any = None  # where the stream begins
+        self._stage: Stage | None = None
+        self._runs: Runs = iter(())
+        self._is_some = False  # whether the stage has the regular runs alone
         self._at = self._left = 0  # items of the stream passed or taken, and left of the run
 
     def next(self) -> Any:
+        if self._stage is None:
+            self._begin()
         if not self._left:
             self._turn()
-        item = self._source.next()
+        assert self._stage is not None
+        item = self._stage.next()
         self._at += 1
         self._left -= 1
         return item
 
+    def state(self) -> Any:  # who takes what was dealt knows how much there was, and asks nobody
+        return None
+
+    def restore(self, state: Any) -> None:
+        self._state = state
+
+    def tag(self) -> Any:
+        assert self._stage is not None
+        return self._stage.tag()
+
+    def close(self) -> None:
+        if self._stage is not None:
+            self._stage.close()
+        self._runs, self._left = iter(()), 0
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._runs = self._deal.runs()
+        every, opened = self._deal.every(), getattr(self._node, "open_every", None)
+        if opened is None or every is None or every.size < _WORTH or every.size == every.stride:
+            self._stage = self._whole()
+            return
+        self._stage, self._left = opened(self._run, self._state, every), every.items
+        self._is_some = True
+        self._runs = islice(self._runs, every.runs, None)
+
     def _turn(self) -> None:
         start, stop = next(self._runs)
+        if self._is_some:
+            assert self._stage is not None
+            self._stage.close()
+            self._stage, self._at, self._is_some = self._whole(), 0, False
+        assert self._stage is not None
         if start > self._at:
-            passed(self._source, start - self._at)
+            passed(self._stage, start - self._at)
         self._at, self._left = start, stop - start
+
+    def _whole(self) -> Stage:
+        stage = self._node.open(self._run)
+        if self._state is not None:
+            stage.restore(self._state)
+        return stage
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lake import plan
+from lake.pipeline.deal import Every
 from lake.pipeline.node import FREE, Counts, Node, RowShuffle, Run, short
 from lake.pipeline.stage import Stage
 from lake.plan.permutation import Ints
@@ -70,7 +71,17 @@ class Samples(Node):
         return f"samples({self.snapshot.name}, {', '.join(f'{name}={said}' for name, said in facts.items())})"
 
     def open(self, run: Run) -> Stage:
-        return _Rows(self, run)
+        return _Rows(self, run, self.scan(run.epoch))
+
+    def open_every(self, run: Run, at: Any, every: Every) -> Stage:
+        """A stage of some of the rows alone, from a position of all of them on."""
+        scan = self.scan(run.epoch)
+        place, count = every.first // every.size, every.stride // every.size
+        some = scan.among(batch_size=every.size, rank=place, world_size=count, even=None)
+        stage = _Rows(self, run, some)
+        if at is not None:
+            stage.restore(at)
+        return stage
 
     def count(self, counts: Counts, epoch: int) -> float:
         if self.where is None:
@@ -163,9 +174,8 @@ class Samples(Node):
 class _Rows:
     """Samples one by one, made a batch at a time. The position is the scan's, to the row."""
 
-    def __init__(self, node: Samples, run: Run) -> None:
-        self._node, self._run = node, run
-        self._scan = node.scan(run.epoch)
+    def __init__(self, node: Samples, run: Run, scan: Scan) -> None:
+        self._node, self._run, self._scan = node, run, scan
         self._start = self._scan.state_dict()  # of this epoch's rows, before the first that is read
         self._key = node.snapshot.document.key
         self._batches: Iterator[pa.RecordBatch] | None = None

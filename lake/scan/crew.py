@@ -33,6 +33,8 @@ _EXIT_SECONDS: Final = 2.0  # that the end of the process waits for threads
 
 _NEW, _BUSY, _DONE = range(3)
 
+_is_one_of_many = False
+
 
 @dataclass(slots=True, eq=False)
 class _Unit:
@@ -330,6 +332,17 @@ class Crew:
                     break
             self._threads.remove(threading.current_thread())
         return None
+
+
+def helpers() -> int:
+    """Threads of a crew here: none where other processes do the same work, and would take turns with these."""
+    return 0 if _is_one_of_many else max(1, min(4, (os.cpu_count() or 2) - 1))
+
+
+def be_one_of_many() -> None:
+    """Have crews of this process do without threads: it is one of several that make what another consumes."""
+    global _is_one_of_many
+    _is_one_of_many = True
 
 
 def steps_ahead(schedule: Schedule) -> int:

@@ -20,7 +20,7 @@ from lake.plan.cursor import Cursor
 from lake.scan import gather
 from lake.scan.batches import Batches
 from lake.scan.columns import Columns
-from lake.scan.crew import Crew, memory_bytes
+from lake.scan.crew import Crew, helpers, memory_bytes
 from lake.scan.labels import sorted_labels
 from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
@@ -553,7 +553,7 @@ class _Iteration(Generic[Item]):
             lambda rows, batches: gather.gather(rows, batches, pool, own=own),
             self._meter,
             first=first,
-            threads=max(1, min(4, (os.cpu_count() or 2) - 1)),
+            threads=helpers(),
             passed=None if residence is None else residence.passed,
             waits=residence is not None,
         )

@@ -26,10 +26,10 @@ import cloudpickle
 import numpy as np
 
 from lake.pipeline.seeds import seeded
-from lake.pipeline.sizes import size_of
+from lake.scan.crew import be_one_of_many
 from lake.scan.pool import Pool
 from lake.torch import wire
-from lake.torch.ring import SIZE, Gone, Memory, Octets, Reader, Superseded, Writer
+from lake.torch.ring import SIZE, Gone, Memory, Octets, Part, Reader, Superseded, Writer
 
 MESSAGE_ITEMS: Final = 64  # small items that are sent together, at most
 MESSAGE_BYTES: Final = 256 * 2**10  # and what they take, about
@@ -68,6 +68,10 @@ class Shipped:
 
     def __reduce__(self) -> Any:
         return _unshipped, (cloudpickle.dumps(self.job),)
+
+
+def _bytes(parts: Sequence[Part]) -> int:
+    return sum(len(piece) for part in parts for piece in part)
 
 
 def _unshipped(data: bytes) -> Shipped:
@@ -118,9 +122,9 @@ class _Worker:
 
     def _send_all(self, producer: Producer) -> None:
         items: list[Any] = []
-        is_over = False
+        is_over, most = False, 1
         while not is_over:
-            begun, most = perf_counter(), MESSAGE_ITEMS
+            begun = perf_counter()
             while len(items) < most:
                 try:
                     item = producer.next()
@@ -131,13 +135,13 @@ class _Worker:
                     if items:  # that were made before
                         self._send(_ITEMS, wire.dump((items, None)))
                     raise
-                if not items:
-                    most = min(most, max(1, MESSAGE_BYTES // max(1, size_of(item))))
                 items.append(item)
                 if perf_counter() - begun > MESSAGE_SECONDS:
                     break
             if items:
-                self._send(_ITEMS, wire.dump((items, self._metrics())))
+                parts = wire.dump((items, self._metrics()))
+                most = max(1, min(MESSAGE_ITEMS, MESSAGE_BYTES * len(items) // _bytes(parts)))
+                self._send(_ITEMS, parts)
             items.clear()
         self._send(_END, wire.dump(([], self._job.metrics())))
 
@@ -148,7 +152,7 @@ class _Worker:
         self._told = now
         return self._job.metrics()
 
-    def _send(self, kind: int, parts: Sequence[Octets]) -> None:
+    def _send(self, kind: int, parts: Sequence[Part]) -> None:
         self._writer.send(self._generation, kind, parts)
 
 
@@ -159,6 +163,7 @@ def _work(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; who trains decides what it means
     for other in inherited:
         other.close()
+    be_one_of_many()
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
+from time import perf_counter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,9 +22,11 @@ from lake._os import SharedMemory
 SIZE: Final = 64 * 2**20  # bytes of memory for each worker, of which those are taken that were ever written
 
 Octets: TypeAlias = "npt.NDArray[np.uint8]"
+Part: TypeAlias = Sequence[Octets]  # of a message, in pieces
 
 _HEADER: Final = struct.Struct("<IIIQ")  # generation, kind, number of parts, bytes written with it
 _LENGTH: Final = struct.Struct("<Q")
+_LISTEN_SECONDS: Final = 0.01  # between two looks for commands while there is room
 _ABORTED: Final = 0  # the length of a piece that says so
 
 
@@ -69,29 +72,31 @@ class Writer:
     def __init__(self, memory: Memory, connection: Connection, commands: Callable[[bytes], object]) -> None:
         self._memory, self._connection, self._commands = memory, connection, commands
         self._written = self._freed = 0
+        self._listened = 0.0
         parent = parent_process()
         self._parent: Any = None if parent is None else parent.sentinel
 
-    def send(self, generation: int, kind: int, parts: Sequence[Octets]) -> None:
+    def send(self, generation: int, kind: int, parts: Sequence[Part]) -> None:
         """Send a message of some kind, of several parts.
 
         Raises:
             Superseded: `commands` said so; the message was not sent.
             Gone: nobody will read it.
         """
-        total = sum(map(len, parts))
-        lengths = b"".join(_LENGTH.pack(len(part)) for part in parts)
+        sizes = [sum(map(len, part)) for part in parts]
+        total, lengths = sum(sizes), b"".join(map(_LENGTH.pack, sizes))
+        pieces = [piece for part in parts for piece in part]
         if total <= self._memory.size:
             self._await(total)
-            for part in parts:
-                self._put(part)
+            for piece in pieces:
+                self._put(piece)
             return self._say(_HEADER.pack(generation, kind, len(parts), total) + lengths)
         self._say(_HEADER.pack(generation, kind, len(parts), 0) + lengths)
-        piece = self._memory.size // 2
+        most = self._memory.size // 2
         try:
-            for part in parts:
-                for start in range(0, len(part), piece):
-                    data = part[start : start + piece]
+            for piece in pieces:
+                for start in range(0, len(piece), most):
+                    data = piece[start : start + most]
                     self._await(len(data))
                     self._put(data)
                     self._say(_LENGTH.pack(len(data)))
@@ -111,7 +116,10 @@ class Writer:
         self._written += len(data)
 
     def _await(self, size: int) -> None:
-        self.listen()
+        now = perf_counter()
+        if now - self._listened > _LISTEN_SECONDS:  # each look costs a turn of the interpreter's lock
+            self._listened = now
+            self.listen()
         while self._memory.size - (self._written - self._freed) < size:
             self._hear()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 import traceback
@@ -12,7 +11,7 @@ from typing import Any, Final
 import cloudpickle
 import numpy as np
 
-from lake.torch.ring import Octets
+from lake.torch.ring import Octets, Part
 
 _ASIDE: Final = 2048  # bytes from which an array is a part of its own
 
@@ -45,25 +44,34 @@ def _tensor(data: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     return torch.frombuffer(data, dtype=kind).reshape(shape)
 
 
-def dump(value: Any) -> list[Octets]:
+def dump(value: Any) -> list[Part]:
     """A value as parts: what it is, then the bytes of its arrays and tensors."""
-    buffers: list[Octets] = []
+    buffers: list[Part] = []
 
     def aside(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes < _ASIDE:
             return True
-        buffers.append(np.frombuffer(raw, np.uint8))
+        buffers.append([np.frombuffer(raw, np.uint8)])
         return False
 
-    written = io.BytesIO()
+    written = _Pieces()
     try:
         _Pickler(written, 5, buffer_callback=aside).dump(value)
-        data: Any = written.getbuffer()
     except (pickle.PicklingError, AttributeError, TypeError):  # lambdas, classes of __main__
         buffers.clear()
-        data = cloudpickle.dumps(value, 5, buffer_callback=aside)
-    return [np.frombuffer(data, np.uint8), *buffers]
+        written.pieces = [np.frombuffer(cloudpickle.dumps(value, 5, buffer_callback=aside), np.uint8)]
+    return [written.pieces, *buffers]
+
+
+class _Pieces:
+    """A file that keeps what is written as it comes: pickle writes pieces of 64 KiB, and long bytes as they are."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Octets] = []
+
+    def write(self, data: Any) -> None:
+        self.pieces.append(np.frombuffer(data, np.uint8))
 
 
 def load(parts: Sequence[Octets]) -> Any:
@@ -82,7 +90,7 @@ class RemoteTraceback(Exception):
         return self.text
 
 
-def dump_error(error: BaseException, where: str) -> list[Octets]:
+def dump_error(error: BaseException, where: str) -> list[Part]:
     """An error with its traceback as text; as a RuntimeError if it does not survive pickling."""
     text = "".join(traceback.format_exception(error))
     made: BaseException = error
