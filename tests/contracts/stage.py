@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from lake.pipeline import Pipeline
+from lake.pipeline.node import Readings, Run
+from lake.pipeline.stage import passed
 
 LARGEST = 64 * 1024  # bytes of a state
 
@@ -51,6 +53,7 @@ def run_resume_contract(
     for place in places if places is not None else range(len(whole) + 1):
         _check_resume(stage, states[place], whole[place:], is_whole=is_whole)
     _check_again(stage, states[len(whole) // 3], whole[len(whole) // 3 :], is_whole=is_whole)
+    _check_passing(stage, epoch, whole, is_whole=is_whole)
     if is_whole:
         _check_end(stage, epoch)
     return whole
@@ -90,6 +93,21 @@ def _check_again(stage: Callable[[], Pipeline], state: Any, rest: list[Any], *, 
             items(resumed(stage, pipeline.state_dict()), None if is_whole else len(rest) - more)
             == rest[more:]
         )
+
+
+def _check_passing(stage: Callable[[], Pipeline], epoch: int, whole: list[Any], *, is_whole: bool) -> None:
+    """To pass over items, before or after the first, is to read them for nothing; at the end there are fewer."""
+    middle = len(whole) // 2
+    for first, over in ((0, middle), (min(2, middle), middle - min(2, middle)), (0, 0)):
+        opened = stage().node.open(Run(epoch, {}, Readings()))
+        assert [plain(opened.next()) for _ in range(first)] == whole[:first]
+        assert passed(opened, over) == over
+        assert [plain(opened.next()) for _ in whole[first + over :]] == whole[first + over :]
+        opened.close()
+    if is_whole:
+        opened = stage().node.open(Run(epoch, {}, Readings()))
+        assert passed(opened, len(whole) + 5) == len(whole)
+        opened.close()
 
 
 def _check_end(stage: Callable[[], Pipeline], epoch: int) -> None:
