@@ -88,6 +88,36 @@ class Bounds:
         """Shards that have certainly neither null nor NaN."""
         return ~self.some_null & ~self.some_nan
 
+    def take(self, shards: npt.NDArray[np.int64]) -> Bounds:
+        """The statistics of these shards."""
+        masks = (mask[shards] for mask in (self.some_null, self.some_value, self.some_nan))
+        chosen = pa.array(shards)
+        return Bounds(self.type, self.low.take(chosen), self.high.take(chosen), *masks)
+
+    def joined(self, size: int) -> Bounds:
+        """The statistics of runs of so many shards, each run taken as one."""
+        starts = np.arange(0, len(self.low), size)
+        run = pa.array(np.arange(len(self.low)) // size)
+        ends = pa.table({"run": run, "low": self.low, "high": self.high})
+        try:
+            found = ends.group_by("run", use_threads=False).aggregate(
+                [("low", "min"), ("high", "max"), ("low", "count"), ("high", "count")]
+            )
+        except pa.ArrowNotImplementedError:  # no order of these values: nothing is known of them together
+            low = high = pa.nulls(len(starts), self.low.type)
+        else:
+            whole = pa.array(np.diff(np.append(starts, len(self.low))))  # a bound of all, or none
+            low, high = (
+                pc.if_else(
+                    pc.equal(found[f"{name}_count"], whole), found[f"{name}_{which}"], None
+                ).combine_chunks()
+                for name, which in (("low", "min"), ("high", "max"))
+            )
+        masks = (
+            np.logical_or.reduceat(mask, starts) for mask in (self.some_null, self.some_value, self.some_nan)
+        )
+        return Bounds(self.type, low, high, *masks)
+
     def exact(self, shard: int) -> tuple[pa.Scalar, pa.Scalar] | None:
         """Lower and upper bound of all values that are not null, where both are known and there is no NaN."""
         low, high = self.low[shard], self.high[shard]

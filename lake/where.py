@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from lake import sandbox
-from lake.bounds import Bounds, Verdict, certain, compare, is_null, unknown
+from lake.bounds import ALL, NONE, SOME, Bounds, Verdict, certain, compare, is_null, unknown
 from lake.virtual import columns_of
 
 Mask = npt.NDArray[np.bool_]
@@ -53,6 +53,8 @@ _CHANGING = frozenset(  # functions whose answer differs from call to call
     ]
 )
 _EXPRESSION_SHARDS = 50_000  # above, an expression is not held against statistics one by one
+_RUN = 16  # shards that are judged together first, at least
+_RUNS = 4096  # of them, at most
 
 
 class Condition(Protocol):
@@ -352,16 +354,18 @@ class _Expression:
         return tuple(name for name in names if name in used)
 
     def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
-        if len(rows) > _EXPRESSION_SHARDS or not len(rows):
-            return unknown(len(rows)).summary()
+        """Neighbours are judged together first, and one by one only where that leaves doubt."""
         held = {name: _bounds(stats, self.schema, rows, name) for name in self.columns}
-        guarantees = [self._guarantee(held, shard) for shard in range(len(rows))]
-        certainly_not = ~_admitted(guarantees, self.expression, self.schema)
-        complete = np.ones(len(rows), np.bool_)
-        for column in held.values():
-            complete &= column.complete if column is not None else False
-        certainly = ~_admitted(guarantees, ~self.expression, self.schema) & complete
-        return Verdict(~certainly_not, ~certainly, ~certainly).summary()
+        size = max(_RUN, -(-len(rows) // _RUNS))
+        found: npt.NDArray[np.int8] = np.full(len(rows), SOME, np.int8)
+        if len(rows) > 2 * size:
+            joined = {name: column and column.joined(size) for name, column in held.items()}
+            found = np.repeat(self._judged(joined, -(-len(rows) // size)), size)[: len(rows)]
+        doubtful = np.flatnonzero(found == SOME)
+        if len(doubtful) <= _EXPRESSION_SHARDS:
+            left = {name: column and column.take(doubtful) for name, column in held.items()}
+            found[doubtful] = self._judged(left, len(doubtful))
+        return found
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         found = pc.fill_null(self._evaluate(batch), False)
@@ -373,24 +377,37 @@ class _Expression:
         ).to_table()
         return table["met"].combine_chunks()
 
-    def _guarantee(self, held: dict[str, Bounds | None], shard: int) -> pc.Expression:
-        """What is known of all rows of a shard, as Arrow's simplification understands it."""
-        known = pc.scalar(True)
-        for name, column in held.items():
-            if column is not None and (bounds := column.exact(shard)) is not None:
-                inside = (pc.field(name) >= bounds[0]) & (pc.field(name) <= bounds[1])
-                known = known & (inside if column.complete[shard] else inside | pc.field(name).is_null())
-        return known
+    def _judged(self, held: Mapping[str, Bounds | None], shards: int) -> npt.NDArray[np.int8]:
+        """What can be said of each shard, or run of shards, with these statistics."""
+        found: npt.NDArray[np.int8] = np.full(shards, NONE, np.int8)
+        known = {name: column for name, column in held.items() if column is not None}
+        form, system = pads.IpcFileFormat(), pafs.LocalFileSystem()
+        fragments = [
+            form.make_fragment(str(number), system, partition_expression=_guarantee(known, number))
+            for number in range(shards)
+        ]
+        admitted = _admitted(fragments, self.expression, self.schema)
+        certain = np.full(shards, len(known) == len(held))
+        for column in known.values():
+            certain &= column.complete
+        found[admitted] = ALL
+        found[_admitted([fragments[number] for number in admitted], ~self.expression, self.schema)] = SOME
+        found[(found == ALL) & ~certain] = SOME
+        return found
 
 
-def _admitted(guarantees: Sequence[pc.Expression], expression: pc.Expression, schema: pa.Schema) -> Mask:
-    """For which guarantees Arrow cannot rule out that a row meets the expression."""
-    format_, system = pads.IpcFileFormat(), pafs.LocalFileSystem()
-    fragments = [
-        format_.make_fragment(str(number), system, partition_expression=known)
-        for number, known in enumerate(guarantees)
-    ]
-    dataset = pads.FileSystemDataset(fragments, schema, format_, system)
-    admitted = np.zeros(len(guarantees), np.bool_)
-    admitted[[int(fragment.path) for fragment in dataset.get_fragments(filter=expression)]] = True
-    return admitted
+def _guarantee(held: Mapping[str, Bounds], shard: int) -> pc.Expression:
+    """What is known of all rows of a shard, as Arrow's simplification understands it."""
+    known = pc.scalar(True)
+    for name, column in held.items():
+        if (bounds := column.exact(shard)) is not None:
+            field = pc.field(name)
+            inside = (field >= bounds[0]) & (field <= bounds[1])
+            known = known & (inside if column.complete[shard] else inside | field.is_null())
+    return known
+
+
+def _admitted(fragments: Sequence[pads.Fragment], expression: pc.Expression, schema: pa.Schema) -> Ints:
+    """Numbers of the fragments of which Arrow cannot rule out that a row meets the expression. Nothing is opened."""
+    dataset = pads.FileSystemDataset(fragments, schema, pads.IpcFileFormat(), pafs.LocalFileSystem())
+    return np.array([int(found.path) for found in dataset.get_fragments(filter=expression)], np.int64)

@@ -155,6 +155,50 @@ def test_what_statistics_say_of_a_shard_is_true_of_its_rows(
     assert (counts[verdicts == ALL] == rows[verdicts == ALL]).all()
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(shards(), min_size=1, max_size=4),
+    st.sampled_from([where for where in CONDITIONS if not isinstance(where, str)]),
+)
+def test_shards_that_are_judged_together_are_judged_truly(
+    drawn: list[list[pa.RecordBatch]], where: Any
+) -> None:
+    """Runs of neighbours first: never more is claimed than of each alone, and what is ruled out has no such row."""
+    batches = [batch for some in drawn for batch in some]
+    asked = condition(where, SCHEMA)
+    rows = np.array([batch.num_rows for batch in batches])
+    one_by_one = asked.verdicts(lambda name: statistics(batches, name), rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lake.where._RUN", 2)
+        verdicts = asked.verdicts(lambda name: statistics(batches, name), rows)
+
+    assert verdicts.tolist() == one_by_one.tolist()
+    counts = np.array([mask.sum() for mask in masks(asked, batches)])
+    assert (counts[verdicts == NONE] == 0).all()
+    assert (counts[verdicts == ALL] == rows[verdicts == ALL]).all()
+
+
+def test_a_range_of_a_sorted_column_is_found_among_very_many_shards() -> None:
+    """Also where no shard could be judged alone: most are ruled out with their neighbours."""
+    shards, schema = 200_000, pa.schema({"x": pa.int64(), "name": pa.large_string()})
+    low = np.arange(shards) * 10
+    zeros = pa.array(np.zeros(shards, np.int64))
+    of = {
+        "x": [pa.array(low), pa.array(low + 9), zeros, zeros],
+        "name": [pa.array([f"{n:09}" for n in low.tolist()], pa.large_string())] * 2 + [zeros, zeros],
+    }
+    asked = condition((F("x") >= 1_000_005) & (F("x") < 1_000_025) & (F("name") < "9"), schema)
+
+    verdicts = asked.verdicts(
+        lambda name: pa.StructArray.from_arrays(of[name], ["min", "max", "nulls", "nans"]),
+        np.full(shards, 10),
+    )
+
+    assert np.flatnonzero(verdicts != NONE).tolist() == [100_000, 100_001, 100_002]
+    assert verdicts[100_001] == ALL
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     shards(), st.sampled_from([text for text in CONDITIONS if isinstance(text, str) and "unit" not in text])
