@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -137,6 +139,38 @@ COMBINATORS: dict[str, Callable[[], Pipeline]] = {
 def test_a_combinator_resumes_exactly_at_every_item(name: str) -> None:
     """First k items and the rest of a resumed run are the uninterrupted run, as lists, for every k."""
     run_resume_contract(COMBINATORS[name])
+
+
+_RESUMED = """
+import json, sys
+from tests.contracts.stage import items, resumed
+from tests.pipeline.test_resume import COMBINATORS
+states = json.load(sys.stdin)
+json.dump({name: repr(items(resumed(COMBINATORS[name], state), 40)) for name, state in states.items()}, sys.stdout)
+"""
+
+
+def test_every_combinator_goes_on_in_another_process() -> None:
+    """From the middle of an epoch, with nothing but the state: the same remainder."""
+    states, rests = {}, {}
+    for name, make in COMBINATORS.items():
+        pipeline = make()
+        pipeline.set_epoch(1)
+        stream = iter(pipeline)
+        items(islice(stream, 5))
+        states[name] = pipeline.state_dict()
+        rests[name] = repr(items(stream, 40))
+    done = subprocess.run(
+        [sys.executable, "-c", _RESUMED],
+        input=json.dumps(states),
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert json.loads(done.stdout) == rests
 
 
 def split(n: int) -> list[int]:
