@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import multiprocessing
 import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -21,6 +25,7 @@ import pytest
 
 import lake
 from lake.cache import DOWNLOADS, Cache
+from lake.parts import flight
 from tests.cache_files import on_disk, on_disk_now
 from tests.conftest import BUCKET
 from tests.stores.proxy import S3Proxy
@@ -95,6 +100,7 @@ def scanned(
     place: tuple[str, str], cache: Path, budget: int, seed: int, together: Any = None, epochs: int = 1
 ) -> None:
     """Read epochs, each exact; `together`: go on when all have a first batch."""
+    flight._SLOW_SECONDS = math.inf  # a request that is sent a second time would count twice
     url, endpoint = place
     ds = lake.open(url, endpoint_url=endpoint, cache_dir=cache, cache_budget=budget).dataset("rows")
     scan = ds.scan(["n", "x"], shuffle=True, shuffle_window=3, seed=seed, batch_size=50)
@@ -127,6 +133,62 @@ class Crew:
         for process in self.members:
             process.kill()
             process.join(20)
+
+
+LEAVER = """
+import sys, time
+from pathlib import Path
+import lake
+from lake.stores import LocalStore
+from tests.remote import Remote, remote_lake
+
+class Slow(Remote):
+    def get_into(self, key, start, buffer):
+        time.sleep(0.2 * key.startswith("shards"))
+        return super().get_into(key, start, buffer)
+
+folder, cache, how = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+scan = remote_lake(folder, cache, store=Slow(LocalStore(folder))).dataset("rows").scan(
+    shuffle=True, shuffle_window=3, batch_size=16
+)
+batches = iter(scan)
+next(batches)
+print("reading", flush=True)
+if how == "raise":
+    raise KeyError("consumer")
+if how == "exit":
+    sys.exit(0)
+if how == "close":
+    batches.close()
+if how == "interrupt":
+    for batch in batches:
+        time.sleep(0.2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("end", 0), ("close", 0), ("exit", 0), ("raise", 1), ("interrupt", -signal.SIGINT)]
+)
+def test_a_program_that_ends_in_the_middle_of_an_epoch_leaves_nothing(
+    tmp_path: Path, cache: Path, how: str, code: int
+) -> None:
+    """Requests are under way: it ends all the same, and no half file, lease or reservation stays."""
+    lake.open(tmp_path / "lake").commit("rows", table(1000), shard_bytes="64KiB")
+    arguments = [sys.executable, "-c", LEAVER, tmp_path / "lake", cache, how]
+    environment = {**os.environ, "PYTHONPATH": "."}
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "reading\n"
+        if how == "interrupt":
+            program.send_signal(signal.SIGINT)
+        errors = program.communicate(timeout=60)[1]
+
+    assert (program.returncode, "Traceback" in errors) == (code, how in ("raise", "interrupt"))
+    assert [path.name for folder in ("flights", "members") for path in (cache / folder).iterdir()] == []
+    with Cache(cache, None) as kept:
+        assert all(entry.leases == 0 for entry in kept.entries())
 
 
 def codes(processes: list[BaseProcess], seconds: float = 300) -> list[int | None]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import multiprocessing
+import os
 import random
 import threading
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +18,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from torch.utils.data import DataLoader
 
 import lake
+from lake.cache import Cache
 from lake.format.names import part_key
 from lake.repo import Dataset, Lake
 from lake.stores import LocalStore, Store
+from lake.stores.s3 import S3Store
 from lake.stores.wrappers import CountingStore
+from tests.conftest import BUCKET
 from tests.remote import Remote, remote_lake
+from tests.stores.proxy import Reply, Request, S3Proxy, Spoiled
 
+FULL = bool(os.environ.get("LAKE_TEST_FULL"))
 ROWS = 4000
 
 
@@ -57,6 +68,7 @@ def cache(tmp_path: Path) -> Path:
 def _nothing_left(cache: Path) -> Iterator[None]:
     """After each test: no thread of lake, no file half written, no lease, no reservation."""
     yield
+    gc.collect()  # an exception that a test has caught may hold an iteration
     deadline = time.monotonic() + 10
     while left_behind(cache) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -244,27 +256,33 @@ def test_the_first_batch_does_not_wait_for_whole_shards(tmp_path: Path, cache: P
 # --- faults -----------------------------------------------------------------------------------
 
 
+STALL = 0.7  # seconds: as long beside the requests of these tests as 30 s beside those of a bucket
+
+
 class Flaky(Remote):
-    """Fails one request in ten: refused, cut short, or with wrong bytes once for each place."""
+    """Fails one request in ten: refused, reset, timed out, cut short, wrong once for each part, or hanging."""
 
     def __init__(self, store: Store, seed: int = 0) -> None:
         super().__init__(store)
-        self._random, self._spoilt, self.failed = random.Random(seed), set[tuple[str, int]](), 0
+        self._random, self._spoilt, self.failed = random.Random(seed), set[str](), Counter[str]()
         self._lock = threading.Lock()
 
     def get_into(self, key: str, start: int, buffer: Any) -> int:
         with self._lock:
-            chance = self._random.random()
-        if not key.startswith("shards") or chance > 0.1:
-            return super().get_into(key, start, buffer)
-        self.failed += 1
-        if chance < 0.03:
-            raise lake.StoreError("503 SlowDown", retryable=True)
+            kinds = ["503 SlowDown", "connection reset", "timed out", "cut", "wrong", "stall"]
+            kind = self._random.choice(kinds) if self._random.random() < 0.1 else ""
+            if not key.startswith("shards") or (kind == "wrong" and key in self._spoilt):
+                kind = ""
+            self.failed[kind] += 1
+        if kind in ("503 SlowDown", "connection reset", "timed out"):
+            raise lake.StoreError(kind, retryable=True)
+        if kind == "stall":
+            time.sleep(STALL)
         count = super().get_into(key, start, buffer)
-        if chance < 0.06:
+        if kind == "cut":
             return count // 2
-        if (key, 0) not in self._spoilt:
-            self._spoilt.add((key, 0))
+        if kind == "wrong":
+            self._spoilt.add(key)
             buffer[len(buffer) // 2] ^= 1
         return count
 
@@ -273,22 +291,63 @@ class Flaky(Remote):
 def test_an_epoch_is_exact_over_a_store_that_fails(
     folder: Path, cache: Path, columns: list[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Refusals, short answers and wrong bytes are asked for again, and never become rows."""
+    """Whatever is refused, lost, late, short or wrong is asked for again, and never becomes a row."""
     monkeypatch.setattr("lake.parts.copies._FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("lake.parts.flight._SLOW_SECONDS", 0.05)
     expected = lake.open(folder).dataset("rows").scan(columns, shuffle=True).to_table()
-    failed = 0
-    for seed in range(4):
+    failed = Counter[str]()
+    for seed in range(6):
         store = Flaky(LocalStore(folder), seed)
         ds = remote_lake(folder, cache / str(seed), store=store).dataset("rows")
         assert ds.scan(columns, shuffle=True).to_table().equals(expected)
         failed += store.failed
-    assert failed > 4
+    assert failed.total() - failed[""] > 5
+
+
+def test_an_epoch_is_exact_over_a_service_that_fails(s3_server: str, tmp_path: Path, cache: Path) -> None:
+    """The same over HTTP: one request for data in ten is refused, dropped, cut, wrong once, or late."""
+    url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    lake.open(url, endpoint_url=s3_server).commit("rows", table(2500), shard_bytes="64KiB")
+    kinds, failed, lock = (
+        itertools.cycle(["refused", "drop", "cut", "wrong", "stall"]),
+        list[str](),
+        threading.Lock(),
+    )
+    turns = itertools.count(1)
+
+    def spoil(request: Request) -> Spoiled | None:
+        if "/shards/" not in request.path:
+            return None
+        with lock:
+            if next(turns) % 10:
+                return None
+            kind = next(kinds)
+            failed.append(kind)
+        if kind == "stall":
+            time.sleep(2.5)
+        if kind == "refused":
+            return Reply(503, "SlowDown")
+        if kind == "wrong":
+            return lambda status, headers, body: (status, headers, bytes([body[0] ^ 1]) + body[1:])
+        return "cut" if kind == "cut" else "drop"
+
+    with S3Proxy(s3_server) as proxy:
+        proxy.rule = spoil
+        store = S3Store(*url.removeprefix("s3://").split("/"), endpoint_url=proxy.url, timeout=1)
+        ds = remote_lake(tmp_path, cache, store=store).dataset("rows")
+        assert sorted(numbers(ds.scan(shuffle=True, batch_size=50))) == list(range(2500))
+    assert set(failed) == {"refused", "drop", "cut", "wrong", "stall"}
 
 
 class Broken(Remote):
     """Has one byte of one part wrong, for ever."""
 
-    key, place = "", 0
+    def __init__(self, store: Store, key: str = "", place: int = 0) -> None:
+        super().__init__(store)
+        self.key, self.place = key, place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Broken, (self.store, self.key, self.place)
 
     def get_into(self, key: str, start: int, buffer: Any) -> int:
         count = super().get_into(key, start, buffer)
@@ -314,6 +373,34 @@ def test_a_damaged_part_is_named(folder: Path, cache: Path, columns: list[str] |
         )
     assert raised.value.digest == one.digest
     assert sum(found) <= first
+
+
+def image(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"x": batch["x"]}
+
+
+@pytest.mark.parametrize("mode", ["loader", "feed", "fork", *(["spawn"] if FULL else [])])
+def test_a_damaged_part_is_named_in_every_worker_mode(folder: Path, cache: Path, mode: str) -> None:
+    """In threads, in feed processes and in the workers of torch's own loader."""
+    store = Broken(LocalStore(folder))
+    ds = remote_lake(folder, cache, store=store).dataset("rows")
+    one = next(one for one in ds.snapshot.shard(3).parts if "x" in one.fields)
+    store.key, store.place = part_key(one.digest), one.batches[0].offset + one.batches[0].meta_length + 64
+    scan = ds.scan(["x"], batch_size=50)
+    batches: Any
+    if mode == "loader":
+        batches = lake.torch.loader(scan)
+    elif mode == "feed":
+        batches = lake.torch.loader(scan.map(image, format="numpy"))
+    else:
+        dataset = lake.torch.as_iterable_dataset(scan)
+        batches = DataLoader(dataset, None, num_workers=2, multiprocessing_context=mode)
+
+    with pytest.raises(lake.IntegrityError, match=rf"{one.digest[:12]} of rows@#1, shard 3"):
+        list(batches)
+    del batches
+    gc.collect()
+    Cache(cache, None).close()  # torch kills workers that are slow to end: what they left goes now
 
 
 def count_into(found: list[int], scan: Any) -> None:
