@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lake import plan
+from lake.config import parse_bytes
 from lake.parts import Meter
 from lake.plan.cursor import Cursor
 from lake.scan import gather
@@ -120,15 +121,18 @@ class Scan:
         """Batches of this rank in a whole epoch."""
         return len(self._planned(self._epoch))
 
-    def check(self) -> plan.Plan:
+    def check(self, *, budget: int | str | None = None) -> plan.Plan:
         """What an epoch would read, keep resident and fetch; reads nothing but what `where` needs.
 
-        The log says so where a shuffle cannot do its work, because whole shards have one label.
+        The log says so where a shuffle cannot do its work, because whole shards have one label. `budget`: judge by
+        that of another cache, such as "60GB", also where the lake is a folder and needs none.
 
         Raises:
-            BudgetError: it does not fit the cache's budget.
+            BudgetError: it does not fit the cache's budget, or the one that is given.
         """
         planned = self._planned(self._epoch)
+        if budget is not None:
+            plan.check_budget(planned, parse_bytes(budget))
         if self.snapshot.cache is not None:
             room(self.snapshot, self.columns, planned)
         if planned.order.shuffle is True and (sorted_by := sorted_labels(self.snapshot, self.columns)):
