@@ -336,6 +336,7 @@ def test_an_epoch_is_exact_over_a_service_that_fails(s3_server: str, tmp_path: P
         store = S3Store(*url.removeprefix("s3://").split("/"), endpoint_url=proxy.url, timeout=1)
         ds = remote_lake(tmp_path, cache, store=store).dataset("rows")
         assert sorted(numbers(ds.scan(shuffle=True, batch_size=50))) == list(range(2500))
+        eventually(lambda: left_behind(cache), lambda left: not left)
     assert set(failed) == {"refused", "drop", "cut", "wrong", "stall"}
 
 

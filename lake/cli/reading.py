@@ -62,7 +62,7 @@ def pull(name: Name, columns: Columns = None, url: Url = None, as_json: Json = F
 @command(
     "plan",
     "lake plan birds",
-    "lake plan birds --shuffle true --budget 60GB --bandwidth 1GB",
+    "lake plan birds --shuffle true --budget 60GB --bandwidth 80MB/s",
     "lake plan birds -c label --where \"label <> 'none'\" --json",
 )
 def plan(
@@ -85,7 +85,7 @@ def plan(
     ] = None,
     bandwidth: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Bytes a second from the store, to tell how long it takes."),
+        typer.Option(metavar="RATE", help="From the store, such as 80MB/s, to tell how long it takes."),
     ] = None,
     url: Url = None,
     as_json: Json = False,
@@ -104,10 +104,10 @@ def plan(
             world_size=world_size,
         )
     )
-    record: dict[str, Any] = asdict(scan.check())
+    record: dict[str, Any] = asdict(scan.check(budget=budget))
     if bandwidth is not None:
-        rate = parse_bytes(bandwidth)
+        rate = parse_bytes(bandwidth.strip().removesuffix("/s"))
         if not rate:
-            raise typer.BadParameter("--bandwidth is bytes a second, such as 1GB")
+            raise typer.BadParameter("--bandwidth is bytes a second, such as 80MB/s")
         record["fetch_seconds"] = record["fetch_bytes"] / rate
     print_record(record, as_json=as_json)

@@ -260,14 +260,15 @@ class Flight:
             return
         buffer, begin = memoryview(bytearray(request.length)), 0.0
 
+        def given_up() -> bool:
+            return self._cancelled or request not in self._requests
+
         def sent() -> None:
             nonlocal begin
             begin = request.since = time.perf_counter()
 
         try:
-            self._copies.read_into(
-                self.part, request.start, buffer, self._meter, lambda: self._cancelled, sent
-            )
+            self._copies.read_into(self.part, request.start, buffer, self._meter, given_up, sent)
             self._pace.note(request.length, time.perf_counter() - begin)
             self._land(sink, request, buffer)
         except Exception as error:

@@ -64,7 +64,7 @@ def test_pull_fills_the_cache_which_clear_empties(birds: Path, run: Run, answer:
 
 def test_plan_shows_the_numbers_before_anything_is_read(birds: Path, run: Run, answer: Answer):
     """With the time that fetching takes at a given bandwidth."""
-    found = answer("plan", "birds", "--batch-size", "8", "--bandwidth", "1kB")
+    found = answer("plan", "birds", "--batch-size", "8", "--bandwidth", "1kB/s")
 
     assert (found["batches"], found["rows"], found["shards"]) == (3, 20, 1)
     assert found["fetch_seconds"] == found["fetch_bytes"] / 1000
@@ -73,6 +73,7 @@ def test_plan_shows_the_numbers_before_anything_is_read(birds: Path, run: Run, a
     )
     assert answer("plan", "birds", "--where", "x < 5", "-c", "x")["rows"] == 5
     assert run("plan", "birds", "--bandwidth", "fast").exit_code == 2
+    assert run("plan", "birds", "--budget", "10B").exit_code == 6
     assert (
         "fetch_bytes" in run("plan", "birds", "--shuffle", "full", "--window", "3", "--budget", "1GB").stdout
     )
