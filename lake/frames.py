@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -49,7 +49,7 @@ def read(
     columns: Sequence[str],
     where: Any = None,
     *,
-    shards: range | None = None,
+    shards: Collection[int] | None = None,
     meter: Meter | None = None,
     threads: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -102,7 +102,7 @@ class _Question:
             self._where = condition(where, snapshot.document.schema)
             self._filtered = list(self._where.columns)
 
-    def pieces(self, shards: range | None = None) -> Iterator[_Piece]:
+    def pieces(self, shards: Collection[int] | None = None) -> Iterator[_Piece]:
         """All that may hold rows, in their order."""
         manifest = self.snapshot.manifest
         verdicts = np.full(len(manifest), ALL, np.int8)
@@ -128,7 +128,7 @@ class _Question:
                 return self._rows(piece, self.columns)
             if len(met) * _FEW < piece.stop - piece.start:
                 return self._picked(piece, met)
-            return self._rows(piece, self.columns).take(pa.array(met))
+            return _taken(self._rows(piece, self.columns), met)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -169,10 +169,17 @@ class _Question:
         read = reader.table(reader.read(shard, other, piece.start + met, self.meter), other)
         found = {name: read[name] for name in other}
         if had:
-            taken = self._rows(piece, had).take(pa.array(met))
+            taken = _taken(self._rows(piece, had), met)
             found |= {name: taken[name] for name in had}
         fields = [self.snapshot.document.schema.field(name) for name in self.columns]
         return pa.Table.from_arrays([found[field.name] for field in fields], schema=pa.schema(fields))
+
+
+def _taken(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """These rows of a table; a run of them, as a sorted column gives, without copying."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return table.slice(int(rows[0]), len(rows))
+    return table.take(pa.array(rows))
 
 
 def _bare(rows: int) -> pa.Table:
@@ -182,10 +189,13 @@ def _bare(rows: int) -> pa.Table:
 
 def _ahead(question: _Question, pieces: Iterator[_Piece], threads: int) -> Iterator[pa.RecordBatch]:
     """The batches of all pieces in order, some pieces being read while others are used."""
+    first = list(islice(pieces, threads + 1))
+    if len(first) == 1:
+        yield from question.read(first[0]).to_batches()
+        return
     with ThreadPoolExecutor(threads, "lake-frame") as pool:
-        coming: deque[Future[pa.Table]] = deque()
+        coming: deque[Future[pa.Table]] = deque(pool.submit(question.read, piece) for piece in first)
         try:
-            coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, threads + 1))
             while coming:
                 table = coming.popleft().result()
                 coming.extend(pool.submit(question.read, piece) for piece in islice(pieces, 1))

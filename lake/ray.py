@@ -223,11 +223,10 @@ class Shards(Datasource):
 def _read_run(
     snapshot: Snapshot, columns: Sequence[str], where: Any, shards: Sequence[int]
 ) -> Iterator[pa.Table]:
-    """A table for each shard; in a worker, where others use the processors."""
-    for number in shards:
-        batches = list(frames.read(snapshot, columns, where, shards=range(number, number + 1), threads=1))
-        schema = pa.schema([snapshot.document.schema.field(name) for name in columns])
-        yield pa.Table.from_batches(batches, schema)
+    """The rows of some shards; in a worker, where others use the processors."""
+    schema = pa.schema([snapshot.document.schema.field(name) for name in columns])
+    for batch in frames.read(snapshot, columns, where, shards=frozenset(shards), threads=1):
+        yield pa.Table.from_batches([batch], schema)
 
 
 # --- writing ------------------------------------------------------------------------------------
