@@ -22,6 +22,7 @@ TABLES = {
     "beside": "Samples from a bucket, beside peers",
     "samples": "Samples one by one",
     "loader": "Through a loader",
+    "sql": "Asking in SQL",
     "archives": "Reading archives",
     "plan": "Planning an epoch",
     "versions": "Large versions and long histories",
