@@ -135,16 +135,17 @@ def cut(chunks: Iterator[bytes], spans: Iterable[tuple[int, int]]) -> Iterator[b
     >>> [*cut(iter([b"abc", b"def"]), [(1, 2), (2, 5), (5, 5)])]
     [b'b', b'cde', b'']
     """
-    data, begin = b"", 0
+    data, begin, end = b"", 0, 0
     for start, stop in spans:
-        if begin <= start and stop - begin <= len(data):
+        if begin <= start and stop <= end:
             yield data[start - begin : stop - begin]
             continue
         parts, at = [], start
         while at < stop:
-            if at >= begin + len(data):
-                begin += len(data)
+            if at >= end:
+                begin = end
                 data = next(chunks, b"")
+                end += len(data)
                 if not data:
                     raise EOFError("it was longer when it was opened")
                 continue

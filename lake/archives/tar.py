@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
+from operator import add, gt
 from typing import Any
 
 from lake.archives import zst
@@ -63,9 +64,11 @@ class TarContent:
 
     def forward(self) -> Iterator[bytes]:
         """All members, in one pass over the tar where they lie in order."""
-        starts = self.table.start
-        ends = [start + self._admitted(number) for number, start in enumerate(starts)]
-        if any(end > start for end, start in zip(ends, starts[1:], strict=False)):  # hard links
+        starts, sizes = self.table.start, self.table.size
+        if sizes:
+            self._admitted(sizes.index(max(sizes)))
+        ends = list(map(add, starts, sizes))
+        if any(map(gt, ends, starts[1:])):  # hard links
             for run in runs(self.table.size):
                 yield from self.read_many(run)
             return
