@@ -170,6 +170,23 @@ def test_a_selective_question_fetches_its_shards_and_columns_alone(tmp_path: Pat
     ]
 
 
+def test_counting_reads_only_what_a_filter_needs(tmp_path: Path) -> None:
+    """Nothing without one; of all other columns nothing with one."""
+    table = pa.table({"id": np.arange(5_000), "blob": [bytes([n % 251]) * 700 for n in range(5_000)]})
+    folder = tmp_path / "lake"
+    lake.open(folder, progress=False).commit("t", table, key=None, shard_bytes="256KiB")
+    dataset = remote_lake(folder, tmp_path / "cache").dataset("t")
+    all_, some = Meter(), Meter()
+
+    assert frames.arrow(dataset.snapshot, all_).count_rows() == 5_000
+    assert frames.arrow(dataset.snapshot, some).count_rows(filter=pc.field("id") < 10) == 10
+    assert all_.bytes_fetched == 0
+    assert some.bytes_fetched < dataset.snapshot.document.bytes / 10
+    assert dataset.lake.sql("select count(*) from lake.shards").fetchall() == [
+        (len(dataset.snapshot.manifest),)
+    ]
+
+
 def test_what_was_decoded_is_kept_for_the_next_question(tmp_path: Path) -> None:
     """A column that had to be decompressed is decompressed once, whoever opens the dataset again."""
     table = pa.table({"n": np.repeat(np.arange(100), 300), "m": np.repeat(np.arange(300), 100)})

@@ -56,7 +56,7 @@ def virtual(lake: Lake, relation: Relation) -> VirtualDataset:
 
     def read(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
         used = {*columns, *(columns_of(where, schema) if where is not None else ())}
-        wanted = [name for name in schema.names if name in used]
+        wanted = [name for name in schema.names if name in used] or schema.names[:1]
         needed = pa.schema([schema.field(name) for name in wanted])
         datasets = _spelled(lake.refs)
         if "dataset" in schema.names:
