@@ -188,8 +188,10 @@ class Lake:
 
         Args:
             name: the dataset; made if it does not exist.
-            data: a folder, an archive, Parquet, CSV, JSONL or Arrow files (a path or glob, local or s3://), a
-                table or stream (pyarrow, polars, pandas, DuckDB), or an iterable of `(key, {field: value})`.
+            data: a folder (of files, of MDS shards, or of Hugging Face's `save_to_disk`), archives (WebDataset's
+                shards), Parquet, CSV, JSONL, Arrow, NumPy or safetensors files (a path, glob or URL), a table or
+                stream (pyarrow, polars, pandas, DuckDB), a Hugging Face dataset, or an iterable of
+                `(key, {field: value})`.
             key: the key column. By default the head's on an append, else `key` if there is one. None: no key.
             order: "shuffled" stores the rows in a random order by the hash of their key.
             labels: the first directory of a folder or archive is the class.
