@@ -10,10 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lake.stores import LocalStore, Store, open_store
 
 BUCKET = "lake-tests"
+
+# no test fails because the machine is busy
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 _SERVER = """
 import logging, sys, threading
