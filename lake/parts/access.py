@@ -125,6 +125,17 @@ class Access:
             self._wanted[one.digest] += 1
             if one.digest in self._open or one.digest in self._flights:
                 return
+        lease = self.cache.peek(one.digest)
+        if lease is not None and (lease.layout == "open" or not decoded or one.codec == "none"):
+            meter.add(bytes_from_cache=one.bytes)
+            opened = Opened.leased(one, lease, self._stored)
+            with self._lock:
+                if self._wanted[one.digest]:
+                    self._open.setdefault(one.digest, opened)
+            return
+        with self._lock:
+            if not self._wanted[one.digest] or one.digest in self._open or one.digest in self._flights:
+                return
             self._flights[one.digest] = flight = self._flight(one, meter, decoded)
         flight.begin()
 

@@ -17,13 +17,14 @@ from lake.parts.chunk import Chunk
 class Opened:
     """The batches of one part, and those columns that were read before, where that costs no memory. Thread-safe."""
 
-    __slots__ = ("_lock", "_source", "_stored", "chunks", "decoded", "mapped", "part")
+    __slots__ = ("_arrays", "_lock", "_source", "_stored", "chunks", "decoded", "mapped", "part")
 
     def __init__(self, one: Part, source: Any, stored: pa.Schema, *, decoded: bool) -> None:
         self.part, self.decoded = one, decoded
         self.mapped = decoded or one.codec == "none"  # what is read refers to the file
         self.chunks: dict[str, list[Chunk | None]] = {name: [None] * len(one.batches) for name in one.fields}
         self._source, self._stored = source, stored
+        self._arrays: dict[str, list[pa.Array]] = {}  # of a decoded part
         self._lock = threading.Lock()
 
     @classmethod
@@ -43,8 +44,15 @@ class Opened:
         """Columns of a record batch, as stored. `new`: this process has not verified them yet."""
         if not self.decoded:
             return self._source.batch(index, columns, verify=new, first_read=new)
+        return pa.RecordBatch.from_arrays([self.arrays(name)[index] for name in columns], list(columns))
+
+    def arrays(self, name: str) -> list[pa.Array]:
+        """A column of a decoded part, an array for each record batch: nothing is copied."""
         with self._lock:
-            return self._source.get_batch(index).select(list(columns))
+            if not self._arrays:
+                table = self._source.read_all()
+                self._arrays = {name: table.column(name).chunks for name in self.part.fields}
+            return self._arrays[name]
 
     @property
     def together(self) -> bool:

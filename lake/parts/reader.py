@@ -197,7 +197,9 @@ class PartReader:
                 found = self.access.read(one, indices, columns, meter)
                 if isinstance(found, Opened):
                     return self._from_open(found, indices, columns, meter), found.mapped
-                return [[self._finished(batch, name) for batch in found] for name in columns], False
+                return [
+                    [self._finished(batch.column(name), name) for batch in found] for name in columns
+                ], False
             except IntegrityError:
                 if not self.access.mend(one):
                     raise
@@ -209,16 +211,24 @@ class PartReader:
         if all(chunk is not None for chunks in found for chunk in chunks):
             return found  # type: ignore[return-value]
         begin = time.perf_counter()
+        if opened.decoded:
+            for number, name in enumerate(columns):
+                arrays, known = opened.arrays(name), opened.chunks[name]
+                for index in indices:
+                    if known[index] is None:
+                        known[index] = self._finished(arrays[index], name)
+                found[number] = [known[index] for index in indices]
+            return found  # type: ignore[return-value]
         if opened.together and len(indices) == len(opened.part.batches) > 1:
             batches = self.access.batches(opened, columns)
             meter.add(decode_seconds=time.perf_counter() - begin)
-            return [[self._finished(batch, name) for batch in batches] for name in columns]
+            return [[self._finished(batch.column(name), name) for batch in batches] for name in columns]
         for at, index in enumerate(indices):
             missing = [number for number, chunks in enumerate(found) if chunks[at] is None]
             if missing:
                 batch = self.access.batch(opened, index, [columns[number] for number in missing])
                 for number in missing:
-                    found[number][at] = self._finished(batch, columns[number])
+                    found[number][at] = self._finished(batch.column(columns[number]), columns[number])
                     if opened.mapped:
                         opened.chunks[columns[number]][index] = found[number][at]
         meter.add(decode_seconds=time.perf_counter() - begin)
@@ -259,9 +269,9 @@ class PartReader:
     def _nothing(self, name: str, rows: int) -> Chunk:
         return Chunk(pa.nulls(rows, self.schema.field(name).type))
 
-    def _finished(self, batch: pa.RecordBatch, name: str) -> Chunk:
+    def _finished(self, column: pa.Array, name: str) -> Chunk:
         """A stored column as the schema has it."""
-        column, type_ = batch.column(name), self.schema.field(name).type
+        type_ = self.schema.field(name).type
         if pa.types.is_dictionary(type_):
             column = vocab.encode(column, self.dictionaries[name], ordered=type_.ordered)
         return Chunk(column)

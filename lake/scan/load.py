@@ -46,7 +46,9 @@ class Loader:
         """
         pieces, order = self._schedule.pieces(unit)
         reads: list[Read] = [partial(self._read, piece, unit if order is None else None) for piece in pieces]
-        read = self._waited_for(reads) if self._residence is not None else _shared(reads, share)
+        residence = self._residence
+        at_hand = residence is None or all(residence.at_hand(piece.shard) for piece in pieces)
+        read = _shared(reads, share) if at_hand else self._waited_for(reads)
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
         return loaded(columns, order, self._pool, copy=self._must_copy(permuted=order is not None))
 

@@ -52,6 +52,7 @@ class Residence:
     ) -> None:
         assert snapshot.cache is not None
         self._snapshot, self._columns, self._selection = snapshot, list(columns), selection
+        self._asked = frozenset(columns)
         self._schedule, self._meter, self._access = schedule, meter, snapshot.reader.access
         self._files = files(snapshot, columns, schedule.plan)
         needs = self._files.needs()
@@ -85,6 +86,12 @@ class Residence:
         """Whether leases stand in somebody's way: what is read is then better copied than mapped."""
         assert self._snapshot.cache is not None
         return self._snapshot.cache.crowded
+
+    def at_hand(self, shard: int) -> bool:
+        """Whether nothing of a shard has to be waited for: all parts that are read are open."""
+        parts = self._snapshot.shard(shard).parts
+        read = [one for one in parts if not self._asked.isdisjoint(one.fields)]
+        return all(self._access.opened(one) is not None for one in read)
 
     @property
     def cramped(self) -> bool:
