@@ -225,7 +225,7 @@ def bars(figures: Figures) -> list[Bar]:
         )
     later = ratio(figures["resume"]["at 90 %"], figures["resume"]["fresh"])
     slower = ratio(figures["neighbour"]["beside"], figures["neighbour"]["alone"])
-    _, own, said = _memory(figures["memory"])
+    grown, own, said = _memory(figures["memory"])
     return [
         *found,
         Bar(
