@@ -75,7 +75,9 @@ def run(rank: int, folder: Path, steps: int, meeting: str) -> None:
 def main(folder: Path, steps: int = 120) -> None:
     commit(folder)
     with tempfile.TemporaryDirectory() as meeting:
-        torch.multiprocessing.spawn(run, (folder, steps, f"{meeting}/here"), RANKS)
+        how = "fork" if sys.platform == "linux" else "spawn"  # which starts anew, and so takes longer
+        arguments = folder, steps, f"{meeting}/here"
+        torch.multiprocessing.start_processes(run, arguments, RANKS, start_method=how)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ def test_mixtures_keep_their_ratio_in_what_is_mixed(tmp_path: Path) -> None:
     assert of_documents > of_tokens + 0.05
 
 
+@pytest.mark.timeout(600)  # nine processes that load torch, however busy the machine
 def test_a_killed_run_on_two_processes_ends_like_one_that_was_left_alone(tmp_path: Path) -> None:
     """`kill -9` of all processes in the middle, between checkpoints: the same losses, step by step, to the last bit."""
 
