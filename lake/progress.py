@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-Unit = Literal["rows", "bytes"]
+Unit = Literal["rows", "bytes", "batches"]
 
 _live = threading.Lock()  # held while a bar is on the screen
 
@@ -83,7 +83,9 @@ def _display(unit: Unit) -> Progress:
     )
 
     console = Console(stderr=True)
-    done: ProgressColumn = DownloadColumn() if unit == "bytes" else TextColumn("{task.completed:,.0f} rows")
+    done: ProgressColumn = (
+        DownloadColumn() if unit == "bytes" else TextColumn(f"{{task.completed:,.0f}} {unit}")
+    )
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,12 @@ class Lake:
     def keep(self, batches: pa.RecordBatchReader) -> None:
         self._lake.commit("data", batches, shard_bytes=self._shard_bytes)
 
+    @cached_property
+    def _dataset(self) -> Any:
+        return self._lake.dataset("data")
+
     def _pipeline(self, fn: Callable[[Any], Any] | None = None) -> Any:
-        samples = self._lake.dataset("data").samples()
+        samples = self._dataset.samples()
         return samples if fn is None else samples.map(lambda sample: fn((sample[0], sample[1]["value"])))
 
     def samples(self, shuffled: bool) -> Iterator[Any]:
@@ -73,13 +77,17 @@ class Dload:
 
         self._repository, self._shard_bytes = _open(folder), shard_bytes
 
+    @cached_property
+    def _dataset(self) -> Any:
+        return self._repository.dataset("data")
+
     def keep(self, batches: pa.RecordBatchReader) -> None:
         from benchmarks.peers.dload import samples
 
         self._repository.commit("data", samples(batches), target_shard_size=self._shard_bytes)
 
     def _pipeline(self, fn: Callable[[Any], Any] | None = None) -> Any:
-        samples = self._repository.dataset("data").samples()
+        samples = self._dataset.samples()
         return samples if fn is None else samples.map(lambda sample: fn((sample[0], sample[1]["value"])))
 
     def samples(self, shuffled: bool) -> Iterator[Any]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from lake.pipeline.node import ENDLESS, Counts, Node, Run, name_of
 from lake.pipeline.rewind import Rewind, every_of
 from lake.pipeline.sizes import size_of
-from lake.pipeline.stage import Over, Stage, passed
+from lake.pipeline.stage import Over, Stage, passed, several
 from lake.plan.permutation import key, permutation
 
 POOL_BYTES: Final = 256 * 2**20  # of the items that are sorted into batches together
@@ -54,12 +54,12 @@ class Collating(Over):
         self._tag: Any = None
 
     def next(self) -> Any:
-        next_item = self._source.next
-        items = [next_item()]
-        self._tag = self._source.tag()
+        source, size = self._source, self._size
+        items = [source.next()]
+        self._tag = source.tag()
         try:
-            for _ in range(self._size - 1):
-                items.append(next_item())  # noqa: PERF401  # what was read must not be lost at the end
+            while len(items) < size:
+                items += several(source, size - len(items))
         except StopIteration:
             if self._drop:
                 raise

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lake.pipeline.call import Call
 from lake.pipeline.node import StageMeter
-from lake.pipeline.stage import Over, Stage, passed, read
+from lake.pipeline.stage import Over, Stage, passed, read, several
 
 
 class Caller(Stage, Protocol):
@@ -38,6 +38,22 @@ class Inline(Over, Caller):
             meter.seconds += perf_counter() - begun
             meter.items += 1
             return made
+
+    def several(self, count: int) -> list[Any]:
+        simple, meter, made = self._simple, self._meter, list[Any]()
+        if simple is None or not self._call.keeps_count:
+            return [self.next()]
+        items = several(self._source, count)
+        begun = perf_counter()
+        try:
+            for item in items:
+                made.append(simple(item))  # how many were made says which one failed
+        except Exception as error:
+            self._call.failed(error, items[len(made)], meter)
+        meter.seconds += perf_counter() - begun
+        meter.items += len(made)
+        self.item = items[-1]
+        return made
 
     def skip(self, count: int) -> int:
         return passed(self._source, count) if self._call.keeps_count else read(self, count)

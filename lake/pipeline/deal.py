@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from lake.pipeline.batch import Batch, Collating
 from lake.pipeline.node import Node, Run
-from lake.pipeline.stage import Over, Stage, passed
+from lake.pipeline.stage import Over, Stage, passed, several
 from lake.plan import Even, Ranks, Share
 
 MOST: Final = 2**62  # items of a stream without end, as far as anybody counts
@@ -201,6 +201,14 @@ class _Dealt:
         self._at += 1
         self._left -= 1
         return item
+
+    def several(self, count: int) -> list[Any]:
+        if self._stage is None or not self._left:
+            return [self.next()]
+        items = several(self._stage, min(count, self._left))
+        self._at += len(items)
+        self._left -= len(items)
+        return items
 
     def state(self) -> Any:  # who takes what was dealt knows how much there was, and asks nobody
         return None

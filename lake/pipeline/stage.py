@@ -44,6 +44,17 @@ class Seekable(Stage, Protocol):
         """
 
 
+class Plentiful(Stage, Protocol):
+    """A stage that hands out several items for little more than one."""
+
+    def several(self, count: int) -> list[Any]:
+        """The next items, as many as are at hand: one at least, `count` at most. The tag is that of the last.
+
+        Raises:
+            StopIteration: there is none.
+        """
+
+
 class Over:
     """A stage over one other, at whose position it is and whose tags it passes on."""
 
@@ -86,6 +97,11 @@ class OverAll:
     def close(self) -> None:
         for source in self._sources:
             source.close()
+
+
+def several(stage: Stage, count: int) -> list[Any]:
+    """One to `count` items of a stage; StopIteration if there is none."""
+    return cast("Plentiful", stage).several(count) if hasattr(stage, "several") else [stage.next()]
 
 
 def passed(stage: Stage, count: int) -> int:

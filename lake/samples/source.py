@@ -200,6 +200,13 @@ class _Rows:
                 self._place += 1
                 return sample
 
+    def several(self, count: int) -> list[Any]:
+        if self._place >= len(self._samples):
+            self._turn()
+        found = self._samples[self._place : self._place + count]
+        self._place += len(found)
+        return found
+
     def skip(self, count: int) -> int:
         before = self._at
         count = max(0, min(count, int(self._start["of"]) - before))

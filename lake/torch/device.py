@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from lake.pipeline import Pipeline
 from lake.torch.reading import Reading
+from lake.torch.stream import TensorStream
 
 AHEAD: Final = 2  # items on their way to the device, or there, beyond the one in use
 _ALIGN: Final = 256  # bytes; what CUDA's own allocations are aligned to
@@ -223,7 +225,7 @@ class _Foreign:
         return next(self._items)
 
     def mark(self) -> Any:
-        ask = getattr(self._iterable, "state_dict", None)
+        ask = getattr(self._iterable, "position", None) or getattr(self._iterable, "state_dict", None)
         return None if ask is None else ask()
 
     def state(self, mark: Any) -> dict[str, Any]:
@@ -241,11 +243,12 @@ class DeviceFeed:
     """Items of any iterable with their tensors on a device, two items ahead of who uses them.
 
     `state_dict()` is the iterable's, where that has one, after the last item handed out: ask this object, since
-    the iterable is ahead. Other attributes are the iterable's.
+    the iterable is ahead. Pipelines, scans as tensors and loaders of lake then name this one when asked.
     """
 
     def __init__(self, iterable: Iterable[Any], device: Any) -> None:
-        self.iterable, self.device = iterable, torch.device(device)
+        self.device = torch.device(device)
+        self.iterable = _taken_over(iterable, self)
         self._mover = Mover(route_to(self.device))
         self._reading: MovedReading | None = None
 
@@ -253,7 +256,7 @@ class DeviceFeed:
         return f"DeviceFeed({self.iterable!r}, {str(self.device)!r})"
 
     def __len__(self) -> int:
-        return len(self.iterable)  # type: ignore[arg-type]
+        return len(self.iterable)
 
     def __iter__(self) -> Iterator[Any]:
         self._close()
@@ -264,22 +267,37 @@ class DeviceFeed:
         """The iterable's position after the last item handed out."""
         if self._reading is not None:
             return self._reading.state(self._reading.mark())
-        found: dict[str, Any] = self.iterable.state_dict()  # type: ignore[attr-defined]
-        return found
+        ask = getattr(self.iterable, "position", None) or self.iterable.state_dict
+        return dict(ask())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Have the iterable go on where `state` says; an iteration in progress ends."""
         self._close()
-        self.iterable.load_state_dict(state)  # type: ignore[attr-defined]
+        go_to = getattr(self.iterable, "go_to", None) or self.iterable.load_state_dict
+        go_to(state)
 
     def set_epoch(self, epoch: int) -> None:
         """Have the iterable's next iteration be this epoch."""
-        self.iterable.set_epoch(epoch)  # type: ignore[attr-defined]
+        self.iterable.set_epoch(epoch)
 
     def _close(self) -> None:
         if self._reading is not None:
             self._reading.close()
         self._reading = None
+
+
+def _taken_over(iterable: Any, outer: DeviceFeed) -> Any:
+    """What to iterate in place of an object of lake, which then names `outer` when it is asked for its position."""
+    if isinstance(iterable, Pipeline):
+        iterable.hand_over(outer)
+        return iterable.copied()
+    if isinstance(iterable, TensorStream):
+        stream = TensorStream(iterable.scan.among(), iterable.form)
+        iterable.hand_over(outer)
+        return stream
+    if hasattr(iterable, "hand_over"):  # a loader
+        iterable.hand_over(outer)
+    return iterable
 
 
 class _Items:

@@ -354,7 +354,10 @@ class Team(Hands):
         for number in range(self.workers):
             memory = Memory(self._ring_bytes)
             ours, theirs = self._context.Pipe(duplex=True)
-            inherited = [ours, *(hand.connection for hand in self._hands)] if is_fork else []
+            _ours.add(ours)
+            inherited = (
+                list(_ours) if is_fork else []
+            )  # held open there, they would hide that this end closed
             process = self._context.Process(
                 target=_work,
                 args=(Shipped(self._job), number, memory, theirs, inherited),
@@ -366,6 +369,9 @@ class Team(Hands):
             self._hands.append(_Hand(process, memory, ours, self._pool, number))
         ends = [(hand.process, hand.connection) for hand in self._hands]
         self._finalizer = weakref.finalize(self, _dismiss, ends, os.getpid())
+
+
+_ours: weakref.WeakSet[Connection] = weakref.WeakSet()  # this process's ends, of all teams
 
 
 def _dismiss(ends: Sequence[tuple[Any, Connection]], pid: int) -> None:

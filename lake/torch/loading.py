@@ -6,8 +6,10 @@ interpreter's, and a pipeline's functions run in processes of their own.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from itertools import repeat
 from typing import Any, Final
 
@@ -15,6 +17,8 @@ import torch
 
 from lake.pipeline import Pipeline
 from lake.plan import Ranks
+from lake.progress import Bar
+from lake.progress import progress as shown
 from lake.scan import Scan
 from lake.torch.device import MovedReading, Mover, route_to
 from lake.torch.pipes import Evenness, PipeSource
@@ -33,8 +37,11 @@ class Loader:
     It knows the position: that after the last item it handed out, whatever was read ahead.
     """
 
-    def __init__(self, source: Source, label: str, mover: Mover | None = None) -> None:
-        self._source, self._label, self._mover = source, label, mover
+    def __init__(
+        self, source: Source, label: str, mover: Mover | None = None, *, progress: bool | None = False
+    ) -> None:
+        self._source, self._label, self._mover, self._progress = source, label, mover, progress
+        self._outer: weakref.ref[Any] | None = None  # who hands the items on, and so knows the position
         self._reading: Reading | None = None  # the last epoch that was begun
         self._iteration: weakref.ref[_Iteration] | None = None
 
@@ -53,12 +60,21 @@ class Loader:
         self._end()
         self._reading = None
         self._reading = self._begun()
-        iteration = _Iteration(self._reading)
+        total = None
+        if self._progress is not False:
+            with contextlib.suppress(TypeError):
+                total = len(self)
+        iteration = _Iteration(self._reading, shown(self._progress, repr(self), total, unit="batches"))
         self._iteration = weakref.ref(iteration)
         return iteration
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last item handed out, as a JSON document; of all ranks that step together."""
+        self._check_asked("state_dict")
+        return self.position()
+
+    def position(self) -> dict[str, Any]:
+        """The same, for who hands the items on."""
         reading = self._reading
         return self._source.state() if reading is None else reading.state(reading.mark())
 
@@ -68,9 +84,18 @@ class Loader:
         Raises:
             ValueError: the position of something else (it says what differs), or of one rank alone.
         """
+        self._check_asked("load_state_dict")
+        self.go_to(state)
+
+    def go_to(self, state: Mapping[str, Any]) -> None:
+        """The same, for who hands the items on."""
         self._end()
         self._reading = None
         self._source.load(state)
+
+    def hand_over(self, outer: Any) -> None:
+        """Have `outer` be asked for the position from now on."""
+        self._outer = weakref.ref(outer)
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`; a position that was loaded holds if it is of this epoch."""
@@ -89,7 +114,7 @@ class Loader:
         """
         if steps is None:
             steps = len(self)
-        state = self.state_dict()
+        state = self.position()
         self._end()
         self._source.load(state)
         reading = self._begun()
@@ -97,8 +122,15 @@ class Loader:
             item = reading.next()
         finally:
             reading.close()
-            self.load_state_dict(state)
+            self.go_to(state)
         return repeat(item, steps)
+
+    def _check_asked(self, name: str) -> None:
+        outer = None if self._outer is None else self._outer()
+        if outer is not None:
+            raise RuntimeError(
+                f"{self} is read through {outer}: call {name}() of that, which knows the position"
+            )
 
     def _begun(self) -> Reading:
         reading = self._source.begin()
@@ -120,8 +152,9 @@ class Loader:
 class _Iteration:
     """One epoch. It ends when it is dropped; an error is raised again by each further `next`."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, bar: AbstractContextManager[Bar]) -> None:
+        self._reading, self._shown = reading, ExitStack()
+        self._bar = self._shown.enter_context(bar)
         self._ended: BaseException | None = None
 
     def __iter__(self) -> _Iteration:
@@ -131,18 +164,21 @@ class _Iteration:
         if self._ended is not None:
             raise self._ended
         try:
-            return self._reading.next()
+            item = self._reading.next()
         except StopIteration:
             self.close()
             raise
         except Exception as error:
             self.close(error)
             raise
+        self._bar.advance(1)
+        return item
 
     def close(self, error: BaseException | None = None) -> None:
         """Hand nothing out any more."""
         if self._ended is None:
             self._ended = error or StopIteration()
+            self._shown.close()
             self._reading.close()
 
     def __del__(self) -> None:
@@ -160,6 +196,7 @@ def loader(
     rank: int | None = None,
     world_size: int | None = None,
     mesh: Any = None,
+    progress: bool | None = False,
     multiprocessing_context: Any = None,
     **to_torch: Any,
 ) -> Loader:
@@ -178,6 +215,7 @@ def loader(
             of them together, and gives the position of all.
         rank, world_size, mesh: this rank and all of them, or the mesh of the data-parallel ranks; by default
             what `torch.distributed` or the launcher's variables say when iteration starts.
+        progress: whether a bar shows on stderr; None: where that is a terminal.
         multiprocessing_context: "fork", "spawn", "forkserver" or a context; None: as Python is set.
         to_torch: of a scan: `ragged`, `nulls`, `binary`, `copy`.
 
@@ -220,6 +258,7 @@ def loader(
     if device is None and isinstance(x, TensorStream):
         device = x.device
     mover = None if device is None else Mover(route_to(torch.device(device)))
-    made = Loader(source, "scan" if isinstance(inner, Scan) else "pipeline", mover)
+    label = "scan" if isinstance(inner, Scan) else "pipeline"
+    made = Loader(source, label, mover, progress=progress)
     inner.hand_over(made)
     return made

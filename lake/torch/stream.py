@@ -51,12 +51,25 @@ class TensorStream:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch handed out: see `Scan.state_dict`."""
+        self._check_asked("state_dict")
         return self.scan._position().state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration where `state` says: see `Scan.load_state_dict`."""
+        self._check_asked("load_state_dict")
         self.scan._end()
         self.scan.load_state_dict(state)
+
+    def hand_over(self, outer: Any) -> None:
+        """Have `outer` be asked for the position from now on, until this or the scan is iterated again."""
+        self.scan.hand_over(outer)
+
+    def _check_asked(self, name: str) -> None:
+        outer = None if self.scan._outer is None else self.scan._outer()
+        if outer is not None and outer is not self:
+            raise RuntimeError(
+                f"{self} is read through {outer}: call {name}() of that, which knows the position"
+            )
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`: see `Scan.set_epoch`."""

@@ -119,6 +119,37 @@ def test_the_position_is_that_of_the_item_in_use_not_of_those_on_their_way(ds: D
     assert next(iter(feed))["n"][0] == 24
 
 
+def test_what_is_inside_a_feed_names_the_feed(ds: Dataset) -> None:
+    """Pipelines, tensors of a scan, loaders; the feed goes on from its own positions."""
+    for inner in (
+        ds.samples(columns=["n"]).map(row),
+        ds.scan(["n"], batch_size=1).to_torch(),
+        loader(ds.scan(["n"], batch_size=1)),
+    ):
+        feed = DeviceFeed(inner, "cpu")
+        items = list(islice(feed, 3))
+        for ask in (inner.state_dict, lambda inner=inner: inner.load_state_dict({})):
+            with pytest.raises(
+                RuntimeError, match=r"read through DeviceFeed\(.*: call .*state_dict\(\) of that"
+            ):
+                ask()
+        state = feed.state_dict()
+        following = next(iter(feed))
+        feed.load_state_dict(state)
+        assert len(items) == 3
+        assert not same(next(iter(feed)), following)
+
+
+def test_a_bar_counts_batches(ds: Dataset, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where it is asked for; nothing goes to stdout."""
+    made = loader(ds.scan(["n"], batch_size=8), progress=True)
+    count = len(list(made))
+
+    said = capfd.readouterr()
+    assert f"{count} batches" in said.err
+    assert not said.out
+
+
 def row(sample: Any) -> torch.Tensor:
     return torch.tensor(sample[1]["n"])
 

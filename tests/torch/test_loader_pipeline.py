@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ import lake
 from lake.pipeline import Pipeline
 from lake.repo import Dataset
 from lake.torch import Loader, loader
+from tests.remote import remote_lake
 from tests.torch.conftest import ROWS
 
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
@@ -347,3 +349,35 @@ def test_the_pipeline_inside_says_who_knows_the_position(ds: Dataset) -> None:
     del made, ask
     gc.collect()
     assert stream.state_dict()["at"] is None
+
+
+def test_each_part_is_downloaded_once_whatever_the_workers_and_ranks(tmp_path: Path) -> None:
+    """By the cache, which all processes of a machine share: four of them fetch what one would."""
+    folder, rows = tmp_path / "lake", 6000
+    table = pa.table(
+        {"n": np.arange(rows), "blob": [bytes(np.random.default_rng(n).bytes(300)) for n in range(rows)]}
+    )
+    lake.open(folder, progress=False).commit("rows", table, key=None, shard_bytes="64KiB")
+    fetched = {}
+    for ranks, workers in ((1, 1), (2, 2)):
+        data = remote_lake(folder, tmp_path / f"cache-{ranks}").dataset("rows")
+        made = [
+            loader(
+                data.samples().shuffle(seed=1).map(number).batch(16),
+                num_workers=workers,
+                rank=rank,
+                world_size=ranks,
+            )
+            for rank in range(ranks)
+        ]
+        seen = [n for step in zip(*made, strict=True) for batch in step for n in batch]
+        for each in made:
+            list(each)  # another epoch, of which nothing has to be fetched
+        fetched[ranks] = sum(each.metrics()["bytes_fetched"] for each in made)
+        for each in made:
+            each.close()
+        assert sorted(seen) == list(range(rows))
+
+    whole = int(data.snapshot.manifest.sizes(["n", "blob"])[0].sum())
+    assert whole <= fetched[1] < 1.3 * whole
+    assert fetched[2] < 1.3 * whole
