@@ -36,12 +36,18 @@ _FEW: Final = 8  # of one row in so many, or fewer, only the record batches that
 
 def arrow(snapshot: Snapshot, meter: Meter | None = None) -> VirtualDataset:
     """The version as a pyarrow dataset, which DuckDB, polars, pandas and Dask read. `meter` counts what it costs."""
-    counts = meter or Meter()
+    return VirtualDataset(snapshot.document.schema, _Rows(snapshot, meter))
 
-    def rows(columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
-        yield from read(snapshot, columns, where, meter=counts)
 
-    return VirtualDataset(snapshot.document.schema, rows)
+@dataclass(frozen=True)
+class _Rows:
+    """What a dataset of a version reads with; it pickles, for engines that read in other processes."""
+
+    snapshot: Snapshot
+    meter: Meter | None
+
+    def __call__(self, columns: list[str], where: pads.Expression | None) -> Iterator[pa.RecordBatch]:
+        yield from read(self.snapshot, columns, where, meter=self.meter)
 
 
 def read(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from pathlib import Path
 
@@ -234,6 +235,13 @@ def test_damage_is_found_before_a_value_is_used(
             assert read.equals(sound)
 
     assert found > 0
+
+
+def test_a_dataset_travels_to_another_process(numbers: Dataset) -> None:
+    """As engines with workers send it."""
+    there = pickle.loads(pickle.dumps(numbers.arrow()))
+
+    assert there.to_table(columns=["x"]).equals(numbers.arrow().to_table(columns=["x"]))
 
 
 def test_rows_that_nobody_pulls_are_not_read(numbers: Dataset) -> None:
