@@ -7,6 +7,7 @@ integers put the limbs together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -50,12 +51,26 @@ def _of_floats(numbers: npt.NDArray[np.float64], rows: Ints) -> Fraction | float
     if not finite.all():
         with np.errstate(invalid="ignore"):  # the infinities of both signs are no number
             return float(numbers[~finite].sum())
+    if (short := _short(numbers, rows)) is not None:
+        return short
     mantissas, exponents = np.frexp(numbers)
     integers = np.ldexp(mantissas, _MANTISSA).astype(np.int64)
     lowest = int(exponents.min(initial=0))
     places = exponents.astype(np.int64) - lowest
     found = _placed(_magnitudes(integers), integers < 0, places, rows)
     return Fraction(found) * Fraction(2) ** (lowest - _MANTISSA)
+
+
+def _short(numbers: npt.NDArray[np.float64], rows: Ints) -> Fraction | None:
+    """The total of numbers with few digits: integers, in some unit, whose sums all fit a double. None of others."""
+    largest = float(np.abs(numbers).max(initial=0.0)) * float(rows.sum())
+    if not math.isfinite(largest):
+        return None
+    unit = math.frexp(largest)[1] + 1 - _MANTISSA
+    integers = np.rint(np.ldexp(numbers, -unit))
+    if not np.array_equal(np.ldexp(integers, unit), numbers):
+        return None
+    return Fraction(int(np.dot(integers, rows.astype(np.float64)))) * Fraction(2) ** unit
 
 
 def _of_decimals(numbers: list[Decimal], rows: Ints) -> Fraction:
