@@ -29,6 +29,8 @@ TABLES = {
     "scale": "A large lake, on paper",
     "steady": "Beside the rate: look-ups, resumes, memory, a busy interpreter",
     "shuffle": "How good a shuffle is",
+    "algebra": "Computing on runs",
+    "neural": "Learned codes",
 }
 DOCS = ROOT / "docs" / "benchmarks.md"
 
