@@ -100,16 +100,16 @@ class Scene:
     acts: tuple[Act, ...]
     collectors: tuple[int, ...] = (2,)  # runs of each
     tagged: bool = False
-    runs: int = 320  # interleavings tried
+    runs: int = 290  # interleavings tried
 
 
 OF_THE_MODEL = {
-    "reuse": Scene(("-x y",), (over("x"),), runs=500),
+    "reuse": Scene(("-x y",), (over("x"),), runs=620),
     "reuse and expire": Scene(("x y",), (over("x"), expire)),
     "reuse, two collectors": Scene(("-x y",), (over("x"),), (2, 2)),
     "reuse, three runs": Scene(("-x y",), (over("x"),), (3,)),
-    "rollback": Scene(("x y",), (rollback(1), expire), runs=500),
-    "tag": Scene(("x y",), (tag(1), expire), runs=500),
+    "rollback": Scene(("x y",), (rollback(1), expire), runs=620),
+    "tag": Scene(("x y",), (tag(1), expire), runs=620),
     "append": Scene(("-x y",), (append("z"), expire)),
     "append, its data is garbage": Scene(("-z y",), (append("z"),), (3,)),
     "two appends": Scene(("y",), (append("p"), append("q"))),
@@ -119,16 +119,18 @@ OF_THE_MODEL = {
     "two overwrites": Scene(("-x y",), (over("x"), over("xz"))),
     "late reply": Scene(("-x y",), (over("x"), over("y"), expire)),
     "copy": Scene(("x", "y"), (copy(), over("z"), expire)),
-    "txn": Scene(("y",), (append("z", txn="t"), append("z", txn="t"), append("q"))),
+    "txn": Scene(("y",), (append("z", txn="t"), append("z", txn="t"), append("q")), runs=220),
     "txn and remove": Scene(("y",), (append("z", txn="t"), append("z", txn="t"), remove)),
     "remove": Scene(("y",), (remove, append("z"), over("y"))),
     "remove and tag": Scene(("y",), (remove, tag(1), over("y"))),
 }
 FURTHER = {
-    "pin": Scene(("x y",), (pin(1), expire), runs=500),
-    "untag and tag": Scene(("-x y",), (untag, tag(1), expire), tagged=True, runs=500),
+    "pin": Scene(("x y",), (pin(1), expire), runs=620),
+    "untag and tag": Scene(("-x y",), (untag, tag(1), expire), tagged=True, runs=620),
     "append what the head has": Scene(("x",), (append("x"), over("y"), expire), (2, 2)),
-    "append what the head got": Scene(("-x y",), (over("x"), append("x"), over("y"), expire), (2, 2)),
+    "append what the head got": Scene(
+        ("-x y",), (over("x"), append("x"), over("y"), expire), (2, 2), runs=220
+    ),
     "compact and append": Scene(("-x y",), (compact, append("x"), expire)),
     "delete and append": Scene(("-x xy",), (delete("x"), append("x"), expire), runs=100),
     "update and expire": Scene(("-x xy",), (update("x"), append("x"), expire), runs=200),
@@ -136,10 +138,12 @@ FURTHER = {
     "derive garbage": Scene(("-x y",), (derive("x"), over("y"), expire), runs=100),
     "derive at once": Scene(("-x y",), (derive("x"), derive("x"), derive("xz"), expire), (2, 2), runs=100),
     "derive and remove": Scene(("y",), (derive("x"), remove, over("y")), runs=100),
-    "many": Scene(("-x y",), (over("x"), append("z"), rollback(1), expire, expire), (2, 2)),
-    "more": Scene(("x y", "-v w"), (copy(), over("y"), tag(1), expire, expire), (2, 2)),
-    "most": Scene(("-x y",), (remove, over("x"), append("z"), expire, expire), (3, 2)),
-    "twice and a copy": Scene(("-x y", "v"), (over("x"), over("x"), copy("b"), expire, expire), (3, 2)),
+    "many": Scene(("-x y",), (over("x"), append("z"), rollback(1), expire, expire), (2, 2), runs=220),
+    "more": Scene(("x y", "-v w"), (copy(), over("y"), tag(1), expire, expire), (2, 2), runs=220),
+    "most": Scene(("-x y",), (remove, over("x"), append("z"), expire, expire), (3, 2), runs=220),
+    "twice and a copy": Scene(
+        ("-x y", "v"), (over("x"), over("x"), copy("b"), expire, expire), (3, 2), runs=220
+    ),
 }
 SCENES = OF_THE_MODEL | FURTHER
 
