@@ -345,6 +345,23 @@ def test_repair_computes_what_is_lost(lk: Lake):
     assert read(lk) == rows_of(numbers())
 
 
+def test_a_bucket_is_no_other(s3_url: str, tmp_path: Path):
+    """Found again by a machine with nothing cached; a part that is gone from the bucket is stored again."""
+    first = lake.open(s3_url, cache_dir=tmp_path / "one", progress=False).derive(
+        "made", numbers(), shard_bytes=SMALL
+    )
+    lk = lake.open(s3_url, cache_dir=tmp_path / "two", progress=False)
+    assert lk.derive("made", numbers()).snapshot.entry == first.snapshot.entry
+    lk.store.delete([objects_of(lk)[2]])
+
+    again = lk.derive("made", numbers())
+
+    assert (again.version, len(lk.log("made"))) == (first.version, 2)
+    assert lk.verify("full").ok
+    other = lake.open(s3_url, cache_dir=tmp_path / "three", progress=False)
+    assert other.dataset("made")[:].to_pylist() == rows_of(numbers())
+
+
 # --- several at once, and crashes -----------------------------------------------------------------
 
 _RACER = """
