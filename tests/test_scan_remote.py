@@ -146,6 +146,68 @@ def test_a_condition_on_a_sorted_column_fetches_what_meets_it(folder: Path, cach
     assert store.bytes_read <= sizes[0]
 
 
+def test_labels_beside_blobs_of_100_kb_cost_two_percent_at_most(tmp_path: Path, cache: Path) -> None:
+    """In about one request for each shard."""
+    blobs = [np.random.default_rng(n).bytes(100_000) for n in range(200)]
+    rows = pa.table({"key": [f"{n:04d}" for n in range(200)], "blob": blobs, "label": np.arange(200) % 7})
+    lake.open(tmp_path / "lake").commit("rows", rows, shard_bytes="1MiB")
+    store, lk = counted(tmp_path / "lake", cache)
+    ds = lk.dataset("rows")
+    len(ds.scan(["label"]))
+    store.reset()
+
+    assert ds.scan(["label"]).to_table()["label"].to_pylist() == rows["label"].to_pylist()
+
+    assert store.bytes_read < 0.02 * parts_bytes(ds)
+    assert store.counts["get_into"] <= 1.2 * ds.snapshot.document.shards
+
+
+def test_one_percent_of_a_sorted_column_fetches_three_percent_of_the_parts_at_most(
+    tmp_path: Path, cache: Path
+) -> None:
+    """Of all columns, the pass that selects rows included."""
+    lake.open(tmp_path / "lake").commit("rows", table(), shard_bytes="16KiB")
+    store, lk = counted(tmp_path / "lake", cache)
+    ds = lk.dataset("rows")
+    len(ds.scan())
+    store.reset()
+
+    for shuffle in (False, True):
+        scan = ds.scan(where="n >= 1000 and n < 1040", shuffle=shuffle)
+        assert sorted(numbers(scan)) == list(range(1000, 1000 + ROWS // 100))
+
+    shards = range(ds.snapshot.document.shards)
+    parts = {part_key(one.digest) for number in shards for one in ds.snapshot.shard(number).parts}
+    assert 0 < len({key for _, key in store.calls} & parts) < 0.03 * len(parts)
+
+
+def test_resuming_at_batch_900_000_fetches_the_first_block_only(tmp_path: Path, cache: Path) -> None:
+    """Of a million batches: whatever was handed out before is neither read nor counted through."""
+    rows = pa.table({"n": np.arange(1_000_000)})
+    lake.open(tmp_path / "lake").commit("rows", rows, shard_bytes="256KiB", key=None)
+    store, lk = counted(tmp_path / "lake", cache)
+    ds = lk.dataset("rows")
+    for shuffle in (False, True):
+        scan = ds.scan(batch_size=1, shuffle=shuffle, shuffle_window=4)
+        assert len(scan) == 1_000_000
+        state = scan.state_dict() | {"rows": 900_000}
+        store.reset()
+
+        scan.load_state_dict(state)
+        batches = iter(scan)
+        first = next(batches)
+        fetched = store.bytes_read
+        batches.close()  # type: ignore[attr-defined]
+
+        assert first.num_rows == 1
+        assert shuffle or first["n"].to_pylist() == [900_000]
+        largest = max(
+            one.bytes for n in range(ds.snapshot.document.shards) for one in ds.snapshot.shard(n).parts
+        )
+        assert 0 < fetched <= (4 if shuffle else 1) * largest
+        lk.cache.clear()
+
+
 def test_what_was_found_of_a_condition_is_remembered(tmp_path: Path, cache: Path) -> None:
     """On this machine: another scan, of another process maybe, reads the condition's column no more."""
     folder = tmp_path / "lake"
