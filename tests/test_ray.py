@@ -33,7 +33,10 @@ ray = pytest.importorskip("ray")
 
 ROOT = Path(__file__).parents[1]
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.xdist_group("ray")]
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(sys.platform == "win32", reason="processes are killed by signals here"),
+]
 
 _T = TypeVar("_T")
 
@@ -110,7 +113,7 @@ def test_tasks_that_fail_are_killed_and_run_twice_give_each_row_once(
     rows, notes = 20_000, tmp_path / "notes"
     notes.mkdir()
     shaky = Lake(
-        Failing(LocalStore(tmp_path / "lake"), notes, one_in=5, kill_one_in=50),
+        Failing(LocalStore(tmp_path / "lake"), notes, one_in=10, kill_one_in=50),
         lk.settings,
         progress=False,
     )
@@ -127,7 +130,7 @@ def test_tasks_that_fail_are_killed_and_run_twice_give_each_row_once(
     )
 
     failed = [int(note.name) for note in notes.iterdir()]
-    assert len(failed) > 20
+    assert len(failed) > 10
     assert any(number % 50 == 0 for number in failed)
     assert (made.seq, made.rows, made.shards) == (1, rows, 200)
     assert lk.dataset("numbers").scan(["id"]).to_table()["id"].to_pylist() == list(range(rows))
@@ -238,6 +241,7 @@ def test_a_job_whose_driver_died_may_be_run_again(cluster: Any, lk: Lake, tmp_pa
     assert {found.key for found in lk.store.list("shards/")} == stored
 
 
+@pytest.mark.slow
 def test_rows_come_by_key_on_request(cluster: Any, lk: Lake) -> None:
     """Whatever order the blocks have."""
     tables = [pa.table({"key": [f"k{n * 37 % 100:02}" for n in range(a, a + 50)]}) for a in (50, 0)]

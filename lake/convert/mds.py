@@ -10,6 +10,7 @@ import bz2
 import glob
 import gzip
 import hashlib
+import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,8 @@ _DTYPES: Final = {  # of arrays whose dtype is stored with each
 }  # fmt: skip
 _UNPACK: Final[dict[str, Callable[[bytes, int], bytes]]] = {
     "zstd": lambda data, size: zstandard.ZstdDecompressor().decompress(data, max_output_size=size),
-    "gz": lambda data, size: gzip.decompress(data),
-    "bz2": lambda data, size: bz2.decompress(data),
+    "gz": lambda data, size: gzip.GzipFile(fileobj=io.BytesIO(data)).read(size + 1),
+    "bz2": lambda data, size: bz2.BZ2File(io.BytesIO(data)).read(size + 1),
     "br": lambda data, size: pa.decompress(data, size, "brotli", asbytes=True),
     "snappy": lambda data, size: pa.decompress(data, size, "snappy", asbytes=True),
 }
