@@ -14,9 +14,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from lake.pipeline import Pipeline
 from lake.torch.reading import Reading
-from lake.torch.stream import TensorStream
 
 AHEAD: Final = 2  # items on their way to the device, or there, beyond the one in use
 _ALIGN: Final = 256  # bytes; what CUDA's own allocations are aligned to
@@ -261,7 +259,7 @@ class DeviceFeed:
     def __iter__(self) -> Iterator[Any]:
         self._close()
         self._reading = MovedReading(_Foreign(self.iterable), self._mover)
-        return _Items(self._reading)
+        return MovedItems(self._reading)
 
     def state_dict(self) -> dict[str, Any]:
         """The iterable's position after the last item handed out."""
@@ -288,24 +286,28 @@ class DeviceFeed:
 
 def _taken_over(iterable: Any, outer: DeviceFeed) -> Any:
     """What to iterate in place of an object of lake, which then names `outer` when it is asked for its position."""
-    if isinstance(iterable, Pipeline):
-        iterable.hand_over(outer)
-        return iterable.copied()
-    if isinstance(iterable, TensorStream):
-        stream = TensorStream(iterable.scan.among(), iterable.form)
-        iterable.hand_over(outer)
-        return stream
-    if hasattr(iterable, "hand_over"):  # a loader
-        iterable.hand_over(outer)
-    return iterable
+    if not hasattr(iterable, "hand_over"):
+        return iterable
+    inner = iterable.copied() if hasattr(iterable, "copied") else iterable
+    iterable.hand_over(outer)
+    return inner
 
 
-class _Items:
+class MovedItems:
+    """The items of a reading. Who drops them ends it."""
+
     def __init__(self, reading: MovedReading) -> None:
         self._reading = reading
 
-    def __iter__(self) -> _Items:
+    def __iter__(self) -> MovedItems:
         return self
 
     def __next__(self) -> Any:
         return self._reading.next()
+
+    def close(self) -> None:
+        """Hand nothing out any more."""
+        self._reading.close()
+
+    def __del__(self) -> None:
+        self._reading.close()

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lake.scan.batches import Batches
+from lake.torch.device import MovedItems, MovedReading, Mover, route_to
 from lake.torch.tensors import Form, Tensors
 
 if TYPE_CHECKING:
     from lake.pipeline.node import Node
     from lake.scan import Scan
-    from lake.scan.columns import Columns
 
 
 class TensorStream:
@@ -26,6 +26,7 @@ class TensorStream:
     def __init__(self, scan: Scan, form: Form, device: Any = None) -> None:
         self.scan, self.form = scan, form
         self.device = None if device is None else torch.device(device)
+        self._moved: MovedReading | None = None  # the last iteration, where it is ahead of who uses it
 
     def __repr__(self) -> str:
         return "scan.to_torch()"
@@ -39,26 +40,29 @@ class TensorStream:
         return self.scan.rows
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        convert, device = Tensors(self.form, key=self.scan.snapshot.document.key), self.device
-
-        def render(columns: Columns) -> dict[str, Any]:
-            found = convert(columns)
-            return (
-                found if device is None else {name: _placed(value, device) for name, value in found.items()}
-            )
-
-        return self.scan._items(render, own=self.form.copy, outer=self)
+        convert = Tensors(self.form, key=self.scan.snapshot.document.key)
+        items = self.scan._items(convert, own=self.form.copy, outer=self)
+        if self.device is None:
+            return items
+        self._moved = MovedReading(_Scanned(self.scan, items), Mover(route_to(self.device)))
+        return MovedItems(self._moved)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the last batch handed out: see `Scan.state_dict`."""
         self._check_asked("state_dict")
-        return self.scan._position().state()
+        moved = self._moved
+        return self.scan._position().state() if moved is None else moved.state(moved.mark())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration where `state` says: see `Scan.load_state_dict`."""
         self._check_asked("load_state_dict")
+        self._moved = None
         self.scan._end()
         self.scan.load_state_dict(state)
+
+    def copied(self) -> TensorStream:
+        """The same with a position of its own: where this one's next `iter` begins."""
+        return TensorStream(self.scan.among(), self.form, self.device)
 
     def hand_over(self, outer: Any) -> None:
         """Have `outer` be asked for the position from now on, until this or the scan is iterated again."""
@@ -89,7 +93,21 @@ class TensorStream:
         return self.scan.metrics()
 
 
-def _placed(value: Any, device: torch.device) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_placed(part, device) for part in value)
-    return value.to(device) if isinstance(value, torch.Tensor) else value
+class _Scanned:
+    """An iteration of a scan, as what goes to a device."""
+
+    def __init__(self, scan: Scan, items: Any) -> None:
+        self._scan, self._items = scan, items
+
+    def next(self) -> dict[str, Any]:
+        found: dict[str, Any] = next(self._items)
+        return found
+
+    def mark(self) -> dict[str, Any]:
+        return self._scan._position().state()
+
+    def state(self, mark: dict[str, Any]) -> dict[str, Any]:
+        return dict(mark)
+
+    def close(self) -> None:
+        self._items.close()

@@ -119,6 +119,22 @@ def test_the_position_is_that_of_the_item_in_use_not_of_those_on_their_way(ds: D
     assert next(iter(feed))["n"][0] == 24
 
 
+def test_a_scan_as_tensors_on_a_device_goes_the_same_way(ds: Dataset) -> None:
+    """Ahead of who uses them, with the position of the batch in use; dropped half way, it goes on from there."""
+    plain = list(ds.scan(["n"], batch_size=8).to_torch())
+    moved = ds.scan(["n"], batch_size=8).to_torch(device="cpu")
+    got = list(islice(moved, 4))
+    state = moved.state_dict()
+    again = ds.scan(["n"], batch_size=8).to_torch(device="cpu")
+    again.load_state_dict(state)
+
+    assert state["rows"] == 32
+    assert same(got + list(again), plain)
+    assert again.state_dict()["rows"] == ROWS
+    with pytest.raises(RuntimeError, match=r"read through scan.to_torch\(\)"):
+        moved.scan.state_dict()
+
+
 def test_what_is_inside_a_feed_names_the_feed(ds: Dataset) -> None:
     """Pipelines, tensors of a scan, loaders; the feed goes on from its own positions."""
     for inner in (
