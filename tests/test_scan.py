@@ -499,3 +499,21 @@ def test_a_scan_goes_to_other_processes(ds: Dataset, method: str) -> None:
     assert results.get(timeout=60) == first
     child.join()
     assert child.exitcode == 0
+
+
+def test_data_sorted_by_class_is_mixed_by_the_order_of_its_commit(tmp_path: Any) -> None:
+    """With order="shuffled" a batch has as many classes as of a uniform permutation; as given, fewer."""
+    rows, classes, size = 6400, 50, 32
+    labels = np.arange(rows) * classes // rows
+    data = pa.table({"key": [f"{n:05d}" for n in range(rows)], "label": labels, "x": np.arange(rows)})
+
+    def classes_of_a_batch(order: Any) -> float:
+        lk = lake.open(tmp_path / order)
+        lk.commit("rows", data, order=order, shard_bytes="16KiB")
+        batches = lk.dataset("rows").scan(["label"], batch_size=size, shuffle=True, shuffle_window=4, seed=1)
+        return float(np.mean([len(batch["label"].unique()) for batch in batches]))
+
+    by_chance = np.random.default_rng(0).permutation(labels).reshape(-1, size)
+    uniform = np.mean([len(np.unique(batch)) for batch in by_chance])
+    assert classes_of_a_batch("shuffled") == pytest.approx(uniform, rel=0.02)
+    assert classes_of_a_batch("given") < 0.8 * uniform
