@@ -19,6 +19,7 @@ from benchmarks.report import ROOT
 TABLES = {
     "ingest": "Keeping data",
     "scan": "Reading batches",
+    "cold": "Reading from a bucket for the first time",
     "beside": "Samples from a bucket, beside peers",
     "samples": "Samples one by one",
     "loader": "Through a loader",
