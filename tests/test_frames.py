@@ -21,7 +21,9 @@ from lake.errors import IntegrityError
 from lake.parts import Meter
 from lake.parts.kept import Kept
 from lake.repo import Dataset
-from tests.remote import remote_lake
+from lake.stores import LocalStore
+from lake.stores.wrappers import CountingStore
+from tests.remote import Remote, remote_lake
 
 
 @pytest.fixture
@@ -169,6 +171,47 @@ def test_a_selective_question_fetches_its_shards_and_columns_alone(tmp_path: Pat
     assert lk.sql("select count(*), sum(x) from wide where id >= 20000 and id < 20400").fetchall() == [
         (400, pytest.approx(pc.sum(found["x"]).as_py()))
     ]
+
+
+@pytest.mark.parametrize("engine", ["sql", "polars", "pyarrow", "scan"])
+def test_every_engine_reads_the_matching_shards_and_columns_alone(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that leave the store: of few shards, and of them the columns that are named."""
+    monkeypatch.setattr(
+        "lake.parts.reader._recent", Kept(0)
+    )  # which other tests have filled with these columns
+    rows = 40_000
+    blobs = pa.array([np.random.default_rng(n).bytes(300) for n in range(rows)], pa.large_binary())
+    table = pa.table({"id": np.arange(rows), "x": np.arange(rows) * 0.5, "blob": blobs})
+    folder = tmp_path / "lake"
+    lake.open(folder, progress=False).commit("wide", table, key=None, shard_bytes="256KiB")
+    store = CountingStore(LocalStore(folder))
+    lk = remote_lake(folder, tmp_path / "cache", store=Remote(store))
+    dataset = lk.dataset("wide")
+    assert len(dataset.snapshot.manifest) > 20
+    store.reset()
+
+    low, high = 20_000, 20_400
+    found = {
+        "sql": lambda: lk.sql(f"select sum(x) from wide where id >= {low} and id < {high}").fetchall()[0][0],
+        "polars": lambda: (
+            dataset.lazy()
+            .filter(pl.col("id").is_between(low, high - 1))
+            .select(pl.col("x").sum())
+            .collect()
+            .item()
+        ),
+        "pyarrow": lambda: pc.sum(
+            dataset.arrow().to_table(["x"], filter=(pc.field("id") >= low) & (pc.field("id") < high))["x"]
+        ).as_py(),
+        "scan": lambda: pc.sum(dataset.scan(["x"], f"id >= {low} and id < {high}").to_table()["x"]).as_py(),
+    }[engine]()
+
+    assert found == sum(n * 0.5 for n in range(low, high))
+    parts = [key for verb, key in store.calls if key.startswith("shards/")]
+    assert 0 < len(set(parts)) <= 4
+    assert store.bytes_read < dataset.snapshot.document.bytes / 40
 
 
 def test_counting_reads_only_what_a_filter_needs(tmp_path: Path) -> None:
