@@ -139,6 +139,13 @@ class Access:
             self._flights[one.digest] = flight = self._flight(one, meter, decoded)
         flight.begin()
 
+    def ask(self, one: Part, indices: Iterable[int]) -> None:
+        """Have these record batches of a part that is on its way here as soon as can be, and wait for nothing."""
+        with self._lock:
+            flight = self._flights.get(one.digest)
+        if flight is not None:
+            flight.ask(indices)
+
     def loosen(self) -> None:
         """Close what is open, so that no lease on it is in the way: it is opened again when it is read."""
         if not self._in_place:

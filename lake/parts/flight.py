@@ -105,6 +105,7 @@ class Flight:
         ]  # of segments: one a batch
         self._states = bytearray(len(one.batches))
         self._requests: list[_Request] = []
+        self._early = set[int]()  # segments that are needed first
         self._sink: Sink | None = None
         self._readers = 0
         self._error: BaseException | None = None
@@ -138,6 +139,14 @@ class Flight:
                 self._turn.wait()
             if self._error is not None:
                 raise self._error
+
+    def ask(self, indices: Iterable[int]) -> None:
+        """Have these record batches here as soon as can be, and wait for nothing."""
+        with self._turn:
+            if self._sink is None:
+                self._early.update(indices)
+            else:
+                self._ask_for(self._sink, sorted(indices))
 
     def batches(self, indices: Sequence[int]) -> list[bytes] | None:
         """The bytes of these record batches, asked for at once if they are not here; None: the part has landed.
@@ -192,6 +201,7 @@ class Flight:
                 None,
             )
             self._turn.notify_all()
+            self._ask_for(sink, sorted(self._early))
             for segments in self._portions(range(len(self._states))):
                 self._workers.submit(self._priority, self._working(sink, segments))
             try:

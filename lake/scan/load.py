@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final, TypeAlias
 
+import numpy as np
+
+from lake.format.values import Part
 from lake.parts import Chunk, Meter
 from lake.plan import Piece
 from lake.scan.crew import Share
@@ -69,7 +72,7 @@ class Loader:
         """The columns of a piece, of a unit in stored order only its own rows."""
         snapshot = self._snapshot
         shard, reader = snapshot.shard(piece.shard), snapshot.reader
-        with snapshot.located(piece.shard), self._having(piece.shard):
+        with snapshot.located(piece.shard), self._having(piece, unit):
             if piece.rows is not None:
                 rows = piece.rows if unit is None else piece.rows[unit.start : unit.stop]
                 return reader.read(shard, self._columns, rows, self._meter)
@@ -78,8 +81,23 @@ class Loader:
             size = int(self._schedule.batch_rows[piece.shard])
             return reader.batches(shard, self._columns, piece.batches, size, self._meter)
 
-    def _having(self, shard: int) -> AbstractContextManager[None]:
-        return nullcontext() if self._residence is None else self._residence.having(shard)
+    def _having(self, piece: Piece, unit: Unit | None) -> AbstractContextManager[None]:
+        if self._residence is None:
+            return nullcontext()
+        size = int(self._schedule.batch_rows[piece.shard])
+        return self._residence.having(piece.shard, lambda one: _batches_of(one, piece, unit, size))
+
+
+def _batches_of(one: Part, piece: Piece, unit: Unit | None, size: int) -> Iterable[int]:
+    """The record batches of a part that have rows of a piece, of a unit in stored order only of its own."""
+    own, count = one.batches[0].rows, len(one.batches)
+    if piece.rows is not None:
+        rows = piece.rows if unit is None else piece.rows[unit.start : unit.stop]
+        return np.unique(rows // own).tolist()  # type: ignore[no-any-return]
+    if unit is not None:
+        return range(unit.start // own, -(-unit.stop // own))
+    spans = [(batch * size // own, -(-(batch + 1) * size // own)) for batch in piece.batches.tolist()]
+    return sorted({index for start, stop in spans for index in range(start, min(stop, count))})
 
 
 def _shared(reads: list[Read], share: Share) -> list[list[list[Chunk]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -103,11 +103,12 @@ class Residence:
         )
 
     @contextmanager
-    def having(self, shard: int) -> Iterator[None]:
-        """Have the parts of a shard that are read whole open or on their way."""
+    def having(self, shard: int, first: Callable[[Part], Iterable[int]]) -> Iterator[None]:
+        """Have the parts of a shard that are read whole open or on their way, of all of them these batches first."""
         with ExitStack() as stack:
             for one in self._whole(shard):
                 stack.enter_context(self._access.wanting(one, self._meter))
+                self._access.ask(one, first(one))
             yield
 
     def settled(self) -> None:
