@@ -27,7 +27,7 @@ from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
 from lake.scan.residence import Residence, room
-from lake.scan.schedule import PLAIN_BYTES, Schedule, Step, is_plain
+from lake.scan.schedule import WHOLE_BYTES, Schedule, Step
 from lake.scan.select import Selected, Selecting, select
 from lake.scan.spans import Spans
 from lake.snapshot import Snapshot
@@ -360,9 +360,9 @@ class Scan:
         )
 
     def _schedule(self, planned: plan.EpochPlan) -> Schedule:
-        """How a plan is carried out. What is mapped in the lake's folder is not divided: loading it costs nothing."""
-        if self.snapshot.cache is None and is_plain(self._layout):
-            return Schedule(planned, unit_bytes=PLAIN_BYTES, first_bytes=PLAIN_BYTES)
+        """How a plan is carried out. In the lake's folder nothing is fetched: there shards are loaded whole."""
+        if self.snapshot.cache is None:
+            return Schedule(planned, unit_bytes=WHOLE_BYTES, first_bytes=WHOLE_BYTES)
         return Schedule(planned)
 
     def _position(self) -> Cursor:

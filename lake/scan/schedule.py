@@ -18,7 +18,7 @@ from lake.plan import EpochPlan, Layout, Piece
 from lake.plan.permutation import Ints
 
 UNIT_BYTES: Final = 4 * 2**20  # decoded, of a unit in stored order, about
-PLAIN_BYTES: Final = 64 * 2**20  # the same where nothing has to be fetched or decoded
+WHOLE_BYTES: Final = 64 * 2**20  # the same where nothing has to be fetched
 FIRST_BYTES: Final = 2**20  # of the first of a shard, which a consumer may be waiting for
 STEP_BYTES: Final = 4 * 2**20  # of a step of several batches, about
 STEP_BATCHES: Final = 16  # of a step, at most
@@ -210,7 +210,10 @@ class Schedule:
         batch_bytes = max(1, raw * size // int(layout.rows[piece.shard]))
         first, step = (
             size * max(1, bytes_ // batch_bytes)
-            for bytes_ in (min(self._first_bytes, self._unit_bytes), self._unit_bytes)
+            for bytes_ in (
+                min(self._first_bytes if block else FIRST_BYTES, self._unit_bytes),
+                self._unit_bytes,
+            )
         )
         edges = np.arange(first, int(layout.rows[piece.shard]), step)
         if piece.rows is not None:
