@@ -147,11 +147,12 @@ def column_bytes(lk: lake.Lake, made: dict[str, Dataset]) -> Figures:
 
 
 def rates(lk: lake.Lake, made: dict[str, Dataset], model: Autoencoder) -> list[list[Any]]:
-    """Codec, bits per value and decibels, of held-out images."""
+    """Codec, bits per value and decibels (None: nothing is lost), of held-out images."""
     images = made["test"].take(range(SHOWN), columns=["x"])["x"].combine_chunks().to_numpy_ndarray()
     halves = neural.encode(made["test"], model, "x", "half-codes", dtype="float16")
     found = [neural.code_rate(made["test"], codes) for codes in (made["held"], halves)]
-    return [[rate.codec, rate.bits, rate.psnr] for rate in [*found, *neural.file_rates(images)]]
+    found += neural.file_rates(images)
+    return [[rate.codec, rate.bits, rate.psnr if np.isfinite(rate.psnr) else None] for rate in found]
 
 
 def run(quick: bool) -> Figures:
@@ -210,7 +211,7 @@ def page(figures: Figures) -> str:
     crops = studies["crops of photographs"]
     column = crops["column"]
     cost = [
-        [codec, f"{bits:.2f}", "lossless" if psnr == float("inf") else f"{psnr:.1f}"]
+        [codec, f"{bits:.2f}", "lossless" if psnr is None else f"{psnr:.1f}"]
         for codec, bits, psnr in crops["rates"]
     ]
     header = [
