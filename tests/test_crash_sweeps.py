@@ -127,7 +127,6 @@ def _in_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     for module in ("refs", "ingest", "edit", "verify"):
         monkeypatch.setattr(f"lake.{module}.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(commit, "DEADLINE", 1.0)
     monkeypatch.setenv("LAKE_CACHE_DIR", str(tmp_path / "cache"))
 
 

@@ -442,7 +442,6 @@ def test_any_call_may_fail_or_lose_its_reply(
     monkeypatch.setattr("lake.refs.ThreadPoolExecutor", Inline)
     monkeypatch.setattr("lake.ingest.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(commit, "DEADLINE", 1.0)
     seq = {None: 1, over_another: 2, after_its_expiry: 3}[prepare]
 
     def start() -> MemoryStore:

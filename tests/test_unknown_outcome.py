@@ -19,8 +19,13 @@ from tests.memory import MemoryStore, keys_of, lake_on, rows
 
 
 @pytest.fixture(autouse=True)
-def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: None)
+
+
+@pytest.fixture
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a store falls silent for good, a commit gives up soon."""
     monkeypatch.setattr(commit, "DEADLINE", 0.2)
 
 
@@ -85,6 +90,7 @@ def test_no_reply_ever_to_what_was_done_is_success(store: Deaf) -> None:
     assert not store.deleted
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_a_store_that_falls_silent_leaves_a_state_that_the_txn_tells(store: Deaf) -> None:
     """Neither success nor failure is claimed; the same txn finds what landed, and never doubles it."""
     store.reply = lambda attempt: "lost"
@@ -101,6 +107,7 @@ def test_a_store_that_falls_silent_leaves_a_state_that_the_txn_tells(store: Deaf
     assert not store.deleted
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_with_a_txn_of_its_own_a_commit_is_repeated_until_it_is_known(store: Deaf) -> None:
     """Whether it had landed or not."""
     for number, reply in enumerate(("lost", "dropped")):

@@ -363,7 +363,6 @@ def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_os, "fsync", lambda fd: None)
     monkeypatch.setattr(_os, "fsync_dir", lambda path: None)
     monkeypatch.setattr(commit, "_PAUSE", (0.0, 0.0))
-    monkeypatch.setattr(commit, "DEADLINE", 1.0)
 
 
 @pytest.mark.usefixtures("_no_disk")
