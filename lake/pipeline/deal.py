@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, islice
+from itertools import islice
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 from lake.pipeline.batch import Batch, Collating
 from lake.pipeline.node import Node, Run
 from lake.pipeline.stage import Over, Stage, passed, several
 from lake.plan import Even, Ranks, Share
+from lake.plan.permutation import key
 
 MOST: Final = 2**62  # items of a stream without end, as far as anybody counts
 
@@ -48,15 +49,20 @@ class Deal(Protocol):
 
 @dataclass(frozen=True)
 class Lane:
-    """Every `lanes`-th run of `size` items, from run `lane` on."""
+    """One run of `size` items of every `lanes`; now this one, now that, so that rows in periods meet every lane."""
 
     lane: int
     lanes: int
     size: int
 
-    def runs(self) -> Runs:
-        for number in count(self.lane, self.lanes):
-            yield number * self.size, (number + 1) * self.size
+    def run(self, turn: int) -> tuple[int, int]:
+        """The positions of its run among those of a turn."""
+        place = turn * self.lanes + (self.lane + key(turn)) % self.lanes
+        return place * self.size, (place + 1) * self.size
+
+    def turn_of(self, position: int) -> int:
+        """The turn that a position belongs to."""
+        return position // (self.lanes * self.size)
 
 
 @dataclass(frozen=True)
@@ -275,21 +281,30 @@ class _Laned(Over):
 
     def __init__(self, source: Stage, lane: Lane) -> None:
         super().__init__(source)
-        self._lane, self._at = lane, 0
+        self._lane = lane
+        self._at = self._start = self._stop = 0  # in the stream; the run
 
     def next(self) -> Any:
-        lane = self._lane
-        turn, place = divmod(self._at, lane.size)
-        off = (lane.lane - turn) % lane.lanes
-        if off:
-            ahead = off * lane.size - place
-            found = passed(self._source, ahead)
-            self._at += found
-            if found < ahead:
-                raise StopIteration
+        if not self._start <= self._at < self._stop:
+            self._turn()
         item = self._source.next()
         self._at += 1
         return item
+
+    def _turn(self) -> None:
+        """Go to the next run.
+
+        Raises:
+            StopIteration: the stream ends before it.
+        """
+        turn = self._lane.turn_of(self._at)
+        self._start, self._stop = self._lane.run(turn)
+        if self._at >= self._stop:
+            self._start, self._stop = self._lane.run(turn + 1)
+        if self._at < self._start:
+            self._at += passed(self._source, self._start - self._at)
+        if self._at < self._start:
+            raise StopIteration
 
     def state(self) -> Any:
         return [self._at, self._source.state()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -162,6 +162,27 @@ def test_lanes_use_each_row_once_and_resume(ds: Dataset, name: str, lanes: int) 
         found += items
 
     assert sorted(found) == sorted(UNCOUNTABLE[name](ds))
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 8])
+def test_rows_in_periods_meet_every_lane(lanes: int) -> None:
+    """Every second, third or eighth row is as common in each lane as in the stream."""
+    for period in (2, 3, lanes):
+        stream = lake.from_iterable(range(960)).filter(lambda n, period=period: n % period == 0)
+        counts = [sum(1 for _ in lane_items(stream, lane, lanes)) for lane in range(lanes)]
+
+        assert sum(counts) == -(-960 // period)
+        assert min(counts) > sum(counts) / lanes / 4
+
+
+def lane_items(stream: Pipeline, lane: int, lanes: int) -> Iterator[Any]:
+    """What a lane gives."""
+    stage = laned(stream.node, lane, lanes, 0).open(run())
+    while True:
+        try:
+            yield stage.next()
+        except StopIteration:
+            return
 
 
 def test_a_source_that_is_replicated_is_whole_in_each_lane(ds: Dataset) -> None:
