@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import algebra as benchmark
 from lake import algebra
 from lake.algebra.totals import total
 from tests.strategies import INTEGERS
@@ -423,3 +425,10 @@ def test_the_page_on_algebra_runs_as_printed(tmp_path: Path, monkeypatch: pytest
             exec(program, session)
         assert printed.getvalue() == output
     assert len(programs) == text.count("```python") == 4
+
+
+def test_the_page_on_algebra_shows_what_was_measured() -> None:
+    """Its table is the benchmark's, of the figures that are kept."""
+    kept = json.loads((PAGE.parents[1] / "benchmarks" / "results" / "algebra.json").read_text("utf-8"))
+
+    assert benchmark.page(kept["figures"]) in PAGE.read_text("utf-8")
