@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 import tracemalloc
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from decimal import Decimal
 from fractions import Fraction
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import algebra as benchmark
 from lake import algebra
 from lake.algebra.totals import total
 from tests.strategies import INTEGERS
@@ -410,25 +405,3 @@ def test_entropy_is_bits_per_byte() -> None:
     assert algebra.entropy(b"") == algebra.entropy(b"aaaa") == 0
     assert algebra.entropy(b"abab") == 1
     assert algebra.entropy(bytes(range(256))) == 8
-
-
-def test_the_page_on_algebra_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each program of docs/algebra.md in turn, and what it prints."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LAKE_CACHE_DIR", str(tmp_path / "cache"))
-    text = PAGE.read_text("utf-8")
-    session: dict[str, Any] = {}
-    programs = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    for program, output in programs:
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(program, session)
-        assert printed.getvalue() == output
-    assert len(programs) == text.count("```python") == 4
-
-
-def test_the_page_on_algebra_shows_what_was_measured() -> None:
-    """Its table is the benchmark's, of the figures that are kept."""
-    kept = json.loads((PAGE.parents[1] / "benchmarks" / "results" / "algebra.json").read_text("utf-8"))
-
-    assert benchmark.page(kept["figures"]) in PAGE.read_text("utf-8")

@@ -363,14 +363,3 @@ def test_a_column_that_a_format_lacks_is_named(typed: tuple[Lake, Dataset], tmp_
         dataset.export(tmp_path / "t.csv", columns=["id", "binary"])
     dataset.export(tmp_path / "t.csv", columns=["id", "string"])
     assert pl.read_csv(tmp_path / "t.csv").height == 3
-
-
-def test_the_page_s_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What docs/exchange.md shows first."""
-    page = (Path(__file__).parents[1] / "docs" / "exchange.md").read_text("utf-8")
-    monkeypatch.chdir(tmp_path)
-
-    names: dict[str, Any] = {}
-    exec(page.split("```python\n")[1].split("```")[0], names)
-
-    assert names["birds"].version == names["lk"].dataset("birds").version

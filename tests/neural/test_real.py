@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +76,3 @@ def test_the_pixels_of_a_classifier_are_those_of_the_encoder(lk: lake.Lake) -> N
     model.calibrate([x])
 
     assert torch.equal(benchmark.Pixels(model)(x), model.standard(x).flatten(1))
-
-
-def test_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each program of docs/neural.md in turn, and what it prints."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LAKE_CACHE_DIR", str(tmp_path / "cache"))
-    text = PAGE.read_text("utf-8")
-    session: dict[str, Any] = {}
-    programs = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    for program, output in programs:
-        printed = StringIO()
-        with redirect_stdout(printed):
-            exec(program, session)
-        assert printed.getvalue() == output
-    assert len(programs) == text.count("```python") == 2
