@@ -539,40 +539,6 @@ def test_epochs_in_a_small_cache_are_exact_and_hit_what_fits(
     assert max(epochs[1:]) <= 0.25
 
 
-def _read_all(folder: Path, cache: Path, seeds: list[int], barrier: Any, results: Any) -> None:
-    store, lk = counted(folder, cache, budget="1500kB")
-    barrier.wait()
-    for seed in seeds:
-        scan = lk.dataset("rows").scan(["n", "x"], shuffle=True, seed=seed, shuffle_window=2, batch_size=100)
-        results.put((seed, sorted(numbers(scan)) == list(range(ROWS)), store.bytes_read))
-        store.reset()
-
-
-def test_processes_share_one_download_and_one_budget(folder: Path, cache: Path) -> None:
-    """With one plan each byte is fetched about once for all; never do files exceed the budget."""
-    context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(3), context.Queue()
-    workers = [
-        context.Process(target=_read_all, args=(folder, cache, [5], barrier, results)) for _ in range(3)
-    ]
-    for worker in workers:
-        worker.start()
-    most, found = 0, []
-    while len(found) < 3:
-        sizes = [path.stat().st_size for path in (cache / "files").glob("*/*")] if cache.exists() else []
-        most = max(most, sum(sizes))
-        while not results.empty():
-            found.append(results.get())
-        time.sleep(0.01)
-    for worker in workers:
-        worker.join()
-
-    assert all(exact for _, exact, _ in found)
-    whole = parts_bytes(lake.open(folder).dataset("rows"), ["n", "x"])
-    assert sum(read for _, _, read in found) < 1.5 * whole + 3 * 2**16
-    assert most <= 1_500_000
-
-
 # --- leaving ----------------------------------------------------------------------------------
 
 
