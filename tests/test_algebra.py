@@ -400,6 +400,17 @@ def test_codes_of_columns_can(codec: Any) -> None:
         algebra.guarantees("gzip")
 
 
+def test_numbers_above_int64_are_numbers() -> None:
+    """Those of uint64 as well, in any column; what no type holds is a clear error."""
+    most = 2**64 - 1
+    for rows in ([], [0, 0, 0]):
+        column = pa.array(rows, pa.uint64()).dictionary_encode()
+        assert algebra.add(column, most).to_pylist() == [most] * len(rows)
+    for number, type_ in ((most, pa.int64()), (2**70, pa.uint64()), (-1, pa.uint64())):
+        with pytest.raises(ValueError, match=f"{number} is no "):
+            algebra.add(pa.array([1, 1], type_).dictionary_encode(), number)
+
+
 def test_entropy_is_bits_per_byte() -> None:
     """Nothing is certain, one value of two is a bit, all alike are eight."""
     assert algebra.entropy(b"") == algebra.entropy(b"aaaa") == 0

@@ -243,7 +243,8 @@ def test_a_killed_process_leaves_its_slots_and_its_place_in_the_queue(
     threading.Timer(0.2, process.kill).start()
 
     with Cache(root, 10**6) as cache, cache.slots.one():
-        assert not process.is_alive()
+        process.join(30)  # the kernel frees a slot a little before anybody can see that its holder is gone
+        assert process.exitcode == -signal.SIGKILL
 
 
 def test_two_jobs_start_at_once_in_an_empty_directory(root: Path, tmp_path: Path, start: Start) -> None:

@@ -173,12 +173,16 @@ def _combined(kernel: Kernel, x: Any, y: Any) -> Encoded:
 def _with_scalar(kernel: Kernel, x: Any, value: Any) -> Encoded:
     column = encoded(x)
     type_ = column.type.value_type
-    given = value if isinstance(value, pa.Scalar) else pa.scalar(value)  # of its own type: casts are checked
-    try:
+    try:  # a number has a type of its own first, so that the cast is checked; one above int64 has none but uint64
+        given = value if isinstance(value, pa.Scalar) else pa.scalar(value, _wide(value))
         scalar = given.cast(type_)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise ValueError(f"{value!r} is no {type_}, which the column's values are") from error
     return map(column, lambda values: kernel(values, scalar))
+
+
+def _wide(value: Any) -> pa.DataType | None:
+    return pa.uint64() if isinstance(value, int) and value >= 2**63 else None
 
 
 def _paired(kernel: Kernel, x: pa.DictionaryArray, y: pa.DictionaryArray) -> pa.DictionaryArray:

@@ -71,18 +71,21 @@ def test_a_forked_child_does_not_hold_the_folder(tmp_path):
         pytest.skip("no fork here")
     journal = Journal(tmp_path, "t")
     read, write = os.pipe()
+    ready, begun = os.pipe()
     child = os.fork()
     if not child:
+        os.write(begun, b"x")
         os.read(read, 1)
         os._exit(0)
+    os.read(ready, 1)
     journal.close()
     try:
         Journal(tmp_path, "t").close()
     finally:
         os.write(write, b"x")
         os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
+        for fd in (read, write, ready, begun):
+            os.close(fd)
 
 
 def test_another_target_and_a_newer_journal_are_refused(tmp_path):
