@@ -104,12 +104,7 @@ def _format(target: Path, asked: str | None) -> Format:
 
 def _schema(snapshot: Snapshot, columns: Sequence[str] | None) -> pa.Schema:
     schema = snapshot.document.schema
-    asked = schema.names if columns is None else list(columns)
-    if unknown := [name for name in asked if name not in schema.names]:
-        raise ValueError(
-            f"no column {unknown[0]!r} in {snapshot.name!r}; there are {', '.join(schema.names)}"
-        )
-    return pa.schema([schema.field(name) for name in asked], schema.metadata)
+    return pa.schema([schema.field(name) for name in snapshot.columns(columns)], schema.metadata)
 
 
 @contextmanager

@@ -66,9 +66,6 @@ def pull(snapshot: Snapshot, *, columns: Sequence[str] | None = None, progress: 
 
 def _parts(snapshot: Snapshot, columns: Sequence[str] | None) -> list[Part]:
     """The parts that hold any of the columns, each once, in the version's order."""
-    names = snapshot.document.schema.names
-    if unknown := [name for name in columns or () if name not in names]:
-        raise ValueError(f"no column {unknown[0]!r} in {snapshot.name!r}; there are {', '.join(names)}")
-    wanted = set(names if columns is None else columns)
+    wanted = set(snapshot.columns(columns))
     found = (part for shard in snapshot.manifest.shards() for part in shard.parts)
     return list({part.digest: part for part in found if wanted & set(part.fields)}.values())

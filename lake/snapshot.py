@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -78,6 +78,22 @@ class Snapshot:
     def document(self) -> VersionDocument:
         """The version document."""
         return self.refs.version(self.name, self.version)
+
+    def columns(self, asked: Sequence[str] | None) -> list[str]:
+        """The columns asked for, all without a choice.
+
+        Raises:
+            ValueError: unknown ones, one twice, or none.
+        """
+        names = self.document.schema.names
+        if isinstance(asked, str):
+            raise TypeError(f"columns are a list of names: [{asked!r}]")
+        found = list(names if asked is None else asked)
+        if unknown := [name for name in found if name not in names]:
+            raise ValueError(f"no column {unknown[0]!r} in {self.name!r}; there are {', '.join(names)}")
+        if len(set(found)) < len(found) or not found:
+            raise ValueError(f"columns are different names, at least one: {found}")
+        return found
 
     @cached_property
     def manifest(self) -> Manifest:

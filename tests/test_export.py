@@ -300,6 +300,22 @@ def test_a_version_is_exported_as_it_was(tmp_path: Path):
     assert table(birds(40)).num_rows == 40
 
 
+@pytest.mark.parametrize("columns", ["x", [], ["x", "x"]])
+def test_columns_are_different_names_wherever_they_are_asked_for(tmp_path: Path, columns: Any):
+    """A text, none, or one twice is refused by scan, export and pull alike, before anything is written."""
+    lk = lake.open(tmp_path / "lake", progress=False)
+    lk.commit("n", pa.table({"x": [1], "y": [2]}), key=None)
+
+    for ask in (
+        lk.dataset("n").scan,
+        lambda columns: lk.dataset("n").export(tmp_path / "n.csv", columns=columns),
+        lambda columns: lk.pull("n", columns=columns),
+    ):
+        with pytest.raises((TypeError, ValueError), match=r"^columns are (a list of|different) names"):
+            ask(columns)
+    assert not (tmp_path / "n.csv").exists()
+
+
 # --- pull ---------------------------------------------------------------------------------------
 
 

@@ -593,15 +593,7 @@ def _columns(snapshot: Snapshot, columns: Sequence[str] | None, even: str | None
     Raises:
         ValueError: unknown ones, one twice, or none.
     """
-    names = snapshot.document.schema.names
-    if isinstance(columns, str):
-        raise TypeError(f"columns are a list of names: [{columns!r}]")
-    asked = list(names if columns is None else columns)
-    unknown = [name for name in asked if name not in names]
-    if unknown:
-        raise ValueError(f"no column {unknown[0]!r} in {snapshot.name!r}; there are {', '.join(names)}")
-    if len(set(asked)) < len(asked) or not asked:
-        raise ValueError(f"columns are different names, at least one: {asked}")
+    asked = snapshot.columns(columns)
     if even == "pad" and PAD in asked:
         raise ValueError(f"even='pad' marks repeated rows in a column {PAD!r}, and {snapshot.name!r} has one")
     return asked
