@@ -81,7 +81,15 @@ class PlainRoute:
 
 
 def route_to(device: torch.device) -> Route:
-    """The best way to a device."""
+    """The best way to a device.
+
+    Raises:
+        ValueError: CUDA, where there is none.
+    """
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={str(device)!r}: torch finds no CUDA device here; device=None stays on the CPU"
+        )
     return CudaRoute(device) if device.type == "cuda" else PlainRoute(device)
 
 

@@ -227,6 +227,9 @@ def loader(
     def find() -> Ranks:
         return find_ranks(rank, world_size, mesh)
 
+    for name, value in (("num_workers", num_workers), ("steps", steps)):
+        if value is not None and not hasattr(value, "__index__"):
+            raise TypeError(f"loader(): {name} is a whole number or None, not {value!r}")
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers is a number of processes: {num_workers}")
     if steps is not None and steps < 1:

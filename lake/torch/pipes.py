@@ -50,6 +50,8 @@ class PipeSource:
             raise ValueError(
                 "even='pad' marks rows of a scan; a pipeline has 'split', 'drop', 'stop' and None"
             )
+        if even not in ("as asked", "split", "drop", "stop", None):
+            raise ValueError(f"even={even!r}: a pipeline has 'split', 'drop', 'stop' and None")
         self._root = pipeline.node if steps is None else Repeat(pipeline.node, None)
         self._find, self._workers, self._steps, self._mesh = find_ranks, workers, steps, mesh
         self._even: Any = "split" if even == "as asked" else even

@@ -59,12 +59,12 @@ def launched(environment: Mapping[str, str]) -> Ranks:
     """
     for names in (_TORCHRUN, _MPI):
         if names[0] in environment and names[1] in environment:
-            rank, world_size = (int(environment[name]) for name in names[:2])
+            rank, world_size = (_number(environment, name) or 0 for name in names[:2])
             return _on_nodes(rank, world_size, _number(environment, names[2]))
     rank_name, size_name, nodes_name = _SLURM
     if rank_name in environment and size_name in environment:
-        world_size, nodes = int(environment[size_name]), _number(environment, nodes_name) or 1
-        return _on_nodes(int(environment[rank_name]), world_size, world_size // nodes)
+        world_size, nodes = _number(environment, size_name) or 0, _number(environment, nodes_name) or 1
+        return _on_nodes(_number(environment, rank_name) or 0, world_size, world_size // nodes)
     return Ranks(0, 1)
 
 
@@ -86,7 +86,12 @@ def _local_size(environment: Mapping[str, str]) -> int | None:
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
-    return int(environment[name]) if name in environment else None
+    if name not in environment:
+        return None
+    try:
+        return int(environment[name])
+    except ValueError:
+        raise ValueError(f"the variable {name} is a whole number, not {environment[name]!r}") from None
 
 
 def agree(value: Any, mesh: Any = None) -> Any:

@@ -85,6 +85,16 @@ def test_a_slot_is_written_again_only_after_its_copy() -> None:
     assert [event for kind, event in route.log if kind == "receive"] == list(range(5))
 
 
+def test_cuda_where_there_is_none_is_refused_with_the_device(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Feeds and loaders say so when they are made, and what to do."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for make in (lambda: DeviceFeed([], "cuda:0"), lambda: loader(ds.scan(), device="cuda:0")):
+        with pytest.raises(ValueError, match="device='cuda:0': torch finds no CUDA device here"):
+            make()
+
+
 def test_items_without_tensors_need_no_transfer() -> None:
     """Nor do empty tensors."""
     route = Watched()

@@ -189,6 +189,11 @@ def test_what_cannot_be_split_is_refused_before_the_first_item(ds: Dataset) -> N
         iter(loader(ds.samples().shuffle(), rank=0, world_size=2))
     with pytest.raises(ValueError, match="even='pad'"):
         loader(odd, even="pad")
+    with pytest.raises(ValueError, match="even='spilt': a pipeline has 'split', 'drop'"):
+        loader(odd, even="spilt")  # type: ignore[arg-type]
+    for wrong in ({"steps": "3"}, {"num_workers": 1.5}):
+        with pytest.raises(TypeError, match=rf"{next(iter(wrong))} is a whole number or None, not "):
+            loader(odd, **wrong)
     with pytest.raises(TypeError, match="no end: steps="):
         len(loader(base(ds).repeat()))
 

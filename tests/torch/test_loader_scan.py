@@ -59,6 +59,13 @@ def test_nodes_are_known_from_the_ranks_of_each() -> None:
     assert launched({}).world_size == 1
 
 
+def test_a_launcher_s_variable_that_is_no_number_is_named() -> None:
+    """Of a rank that cannot be read, the error says which variable has it."""
+    for said in ({"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "x"}):
+        with pytest.raises(ValueError, match=r"the variable \w+ is a whole number, not 'x'"):
+            launched(said)
+
+
 def test_a_position_goes_on_with_other_ranks_and_batch_sizes(ds: Dataset) -> None:
     """One rank's state serves all that step together: nothing is lost or repeated."""
     before = [loader(ds.scan(batch_size=8, shuffle=True), rank=r, world_size=2) for r in range(2)]
