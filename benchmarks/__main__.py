@@ -33,6 +33,7 @@ TABLES = {
     "algebra": "Computing on runs",
     "neural": "Learned codes",
 }
+ESSENCE = ("ingest", "scan", "beside", "plan", "shuffle")  # what `--quick` runs, unless others are named
 DOCS = ROOT / "docs" / "benchmarks.md"
 
 INTRO = """# Benchmarks
@@ -114,7 +115,10 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="name", help=f"one of {', '.join(TABLES)}; all by default"
+        "names",
+        nargs="*",
+        metavar="name",
+        help=f"of {', '.join(TABLES)}; all by default, and with --quick {', '.join(ESSENCE)}",
     )
     parser.add_argument("--quick", action="store_true", help="less data, fewer rounds, figures not kept")
     parser.add_argument(
@@ -131,7 +135,8 @@ def main() -> None:
             path.write_text(text, "utf-8")
             print(path)
         return
-    bars = [bar for name in asked.names or TABLES for bar in measure(name, quick=asked.quick)]
+    names = asked.names or (ESSENCE if asked.quick else TABLES)
+    bars = [bar for name in names for bar in measure(name, quick=asked.quick)]
     if bars:
         print(f"\n## Bars\n\n{report.verdicts(bars)}")
         if asked.quick:
