@@ -186,11 +186,7 @@ def conflict(name: str, why: str, base: Base, *, retryable: bool = False) -> Con
         if entry
         else f"; {name!r} has no versions"
     )
-    advice = (
-        "Repeating is safe."
-        if retryable
-        else "Look at it before repeating (expect=None takes whatever is there)."
-    )
+    advice = "Repeating is safe." if retryable else "Look at it before repeating."
     return ConflictError(f"{why}{who}. {advice}", retryable=retryable)
 
 

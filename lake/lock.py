@@ -35,8 +35,10 @@ def read() -> dict[str, str]:
         return {}
     try:
         found = tomllib.loads(file.read_text("utf-8")).get("versions", {})
+        if not isinstance(found, dict):
+            raise TypeError(f"versions is a table of datasets' names and version ids, not {found!r}")
         return {check_name(name): check_digest(version) for name, version in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError) as error:  # TOMLDecodeError is a ValueError
+    except (OSError, ValueError, TypeError) as error:  # TOMLDecodeError is a ValueError
         raise ConfigError(f"{file}: {error}; `lake pin` and `lake unpin` write it") from error
 
 

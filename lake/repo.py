@@ -39,7 +39,7 @@ from lake.compute import compute_columns
 from lake.convert import Source, read
 from lake.derive import Derivation
 from lake.diff import Diff, diff
-from lake.errors import NotFoundError
+from lake.errors import NotFoundError, VersionExpired
 from lake.export import export
 from lake.follow import Follow
 from lake.format import names
@@ -608,7 +608,11 @@ class Lake:
         name, selector = resolve.split(reference)
         if selector is not None or (pinned := lock.read().get(name)) is None:
             return name, resolve.find(self.refs, name, selector), None
-        entry, head = resolve.find(self.refs, name, pinned), self.refs.head(name)
+        try:
+            entry, head = resolve.find(self.refs, name, pinned), self.refs.head(name)
+        except (NotFoundError, VersionExpired) as error:
+            said = f"{lock.path()} says {name}@{pinned[:12]}: {error}"
+            raise type(error)(f"{said}; `lake pin` or `lake unpin` changes the file") from error
         if head is None or head.version == pinned:
             return name, entry, None
         if (name, pinned) not in self._told:

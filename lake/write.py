@@ -262,7 +262,11 @@ class Change:
     def _detach(self, base: Base) -> None:
         """Carry the commit over to a newer head: what it took over from the old one is no longer inherited."""
         if self.asked.mode == "overwrite" and self.asked.expect is not None:
-            raise conflict(self.asked.name, "the head moved while the commit ran", base)
+            raise conflict(
+                self.asked.name,
+                "the head moved while the commit ran (expect=None takes whatever is there)",
+                base,
+            )
         for digest in sorted(self.made.inherited):
             if not self.guard.has(names.part_keys(digest)):
                 raise ConflictError(
