@@ -69,6 +69,8 @@ def _check_rules(keep: int | None, older_than: float | str | None, version: str 
         raise ValueError("say what may go: keep=, older_than= or version=")
     if version is not None and not (keep is None and older_than is None):
         raise ValueError("version= names one version; keep= and older_than= are other rules")
+    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int)):
+        raise TypeError(f"keep is a number of versions, not {keep!r}")
     if keep is not None and keep < 1:
         raise ValueError(f"keep is a number of versions, at least 1 (the head always stays): {keep}")
 

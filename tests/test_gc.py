@@ -247,6 +247,13 @@ def test_tags_and_pins_of_this_life_protect_and_older_ones_do_not(
     assert blobs(memory) == set()
 
 
+@pytest.mark.parametrize("keep", [1.5, True, "2"])
+def test_a_number_of_versions_to_keep_is_a_whole_number(lk: Lake, keep: Any):
+    """Anything else is refused by name, and nothing expires."""
+    with pytest.raises(TypeError, match="keep is a number of versions, not"):
+        lk.expire("birds", keep=keep, dry_run=False)
+
+
 def test_a_derived_pointer_is_a_root_until_its_version_is_expired(lk: Lake):
     """`expire` takes the pointers of what it expires away, also those that a crash left behind."""
     first = lk.log("birds")[-1]
