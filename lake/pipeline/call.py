@@ -55,6 +55,8 @@ class Call:
             raise ValueError(f"{stage}(): rng is False, True or 'global', not {rng!r}")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"{stage}(): on_error is 'raise' or 'skip', not {on_error!r}")
+        if not hasattr(workers, "__index__"):
+            raise TypeError(f"{stage}(): workers is a whole number, not {workers!r}")
         if workers < 0:
             raise ValueError(f"{stage}(): workers is a number of threads: {workers}")
         if rng == "global" and workers:

@@ -71,7 +71,10 @@ class Seed:
         """The seed given, or one drawn now."""
         if seed is None:
             return cls(secrets.randbits(63), True)
-        value = operator.index(seed)
+        try:
+            value = operator.index(seed)
+        except TypeError:
+            raise TypeError(f"a seed is a whole number or None, not {seed!r}") from None
         if not -(2**63) <= value < 2**64:
             raise ValueError(f"a seed has 64 bits: {seed}")
         return cls(value, False)

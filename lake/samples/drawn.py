@@ -27,6 +27,7 @@ from lake.where import condition
 
 TOGETHER_BYTES: Final = 32 * 2**20  # decoded, of the rows that are looked up together
 TOGETHER: Final = 4096  # of them, at most
+_NUMBERS: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +96,21 @@ class Drawn(Node):
             raise ValueError(f"{self.label}: there are no rows to draw from")
         if self.by is not None:
             column = self._column(self.by)
-            coded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+            try:
+                coded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
+            except pa.ArrowNotImplementedError:
+                raise ValueError(
+                    f"{self.label}: by={self.by!r} is a column of labels, not of {column.type}"
+                ) from None
             codes = np.asarray(coded.indices).astype(np.int64)
             return strata_of(numbers, codes, coded.dictionary.to_pylist(), dict(self.shares or ()) or None)
         if self.weights is None:
             return Weighted(numbers, np.ones(len(numbers)))
-        weights = np.asarray(self._column(self.weights)).astype(np.float64)
+        found = self._column(self.weights)
+        kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
+        if not any(is_kind(kind) for is_kind in _NUMBERS):
+            raise ValueError(f"{self.label}: weights={self.weights!r} is a column of numbers, not of {kind}")
+        weights = np.asarray(found).astype(np.float64)
         if not (weights >= 0).all() or not 0 < weights.sum() < math.inf:
             raise ValueError(
                 f"{self.label}: weights in {self.weights!r} are finite, not negative and not all 0"

@@ -107,6 +107,15 @@ def test_a_stop_iteration_of_a_function_does_not_end_the_stream(workers: int) ->
         list(lake.from_iterable([iter([1]), iter([])]).map(next, workers=workers))
 
 
+def test_what_is_no_whole_number_is_named(ds: Dataset) -> None:
+    """A seed or a number of threads of another type is refused when the stage is made."""
+    for seed in ("x", 1.5):
+        with pytest.raises(TypeError, match=f"a seed is a whole number or None, not {seed!r}"):
+            ds.samples().shuffle(seed=seed)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"map\(\): workers is a whole number, not '2'"):
+        ds.samples().map(str, workers="2")  # type: ignore[arg-type]
+
+
 def test_threads_work_ahead_by_count() -> None:
     """No more than a few items for each thread are begun before they are asked for."""
     begun = []

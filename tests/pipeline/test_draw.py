@@ -140,6 +140,7 @@ def test_a_draw_goes_through_a_process(ds: Dataset, tmp_path: Path) -> None:
         ({"by": "label", "weights": {"d": 1}}, r"no row has the value 'd'; there are 'a', 'b', 'c'"),
         ({"by": "label", "where": "n < 10", "weights": {"b": 1}}, r"no row has the value 'b'; there are 'a'"),
         ({"weights": "maybe"}, r"1 rows have no 'maybe': where='maybe is not null'"),
+        ({"weights": "text"}, r"weights='text' is a column of numbers, not of "),
         ({"weights": "n", "where": "n = 0"}, r"not all 0"),
         ({"where": "n < 0"}, r"no rows to draw from"),
         ({"size": -1}, r"number of samples"),
@@ -150,6 +151,14 @@ def test_what_cannot_be_drawn_is_refused(ds: Dataset, how: dict[str, Any], says:
     """With the column or value that is in the way."""
     with pytest.raises(ValueError, match=says):
         next(iter(ds.draw(**how, seed=1)))
+
+
+def test_labels_that_are_lists_are_refused(tmp_path: Path) -> None:
+    """With the column and its type: rows are told apart by single values."""
+    lk = lake.open(tmp_path, progress=False)
+    lk.commit("pairs", pa.table({"key": ["a", "b"], "pair": [[1, 2], [3, 4]]}))
+    with pytest.raises(ValueError, match=r"by='pair' is a column of labels, not of .*list"):
+        next(iter(lk.dataset("pairs").draw(2, by="pair", seed=0)))
 
 
 def test_weighted_rows_come_as_often_as_their_weights_say() -> None:
