@@ -174,8 +174,12 @@ class Pipeline:
         return Pipeline(Take(self.node, _whole("take", "n", n, 0), per_lane))
 
     def repeat(self, times: int | None = None) -> Pipeline:
-        """The stream `times` times, or without end; each pass is the next epoch."""
-        return Pipeline(Repeat(self.node, None if times is None else _whole("repeat", "times", times, 0)))
+        """The stream `times` times, 100,000 at most, or without end; each pass is the next epoch."""
+        if times is not None and _whole("repeat", "times", times, 0) > _PASSES:
+            raise ValueError(
+                f"repeat({times}) counts passes one by one, up to {_PASSES:,}; repeat() goes on for ever"
+            )
+        return Pipeline(Repeat(self.node, times))
 
     # --- the whole stream ---------------------------------------------------------------------
 
@@ -411,6 +415,7 @@ class Pipeline:
             )
 
 
+_PASSES: Final = 100_000  # of repeat(times): each may have a count of its own
 _ANCHORED: Final = 256  # items between positions that are noted in case an error destroys the one at hand
 
 

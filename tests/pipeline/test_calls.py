@@ -202,6 +202,14 @@ def test_unordered_results_are_all_there_and_resume_without_loss() -> None:
     assert sorted(make()) == list(range(40))
 
 
+def test_more_passes_than_anybody_counts_are_refused() -> None:
+    """`repeat(10**9)`, meant as "for ever", would be counted pass by pass."""
+    numbers = lake.from_iterable(range(3))
+    assert len(numbers.repeat(100_000)) == 300_000
+    with pytest.raises(ValueError, match=r"up to 100,000; repeat\(\) goes on for ever"):
+        numbers.repeat(10**9)
+
+
 def _rest_of(stream: Any, answer: Any) -> None:
     answer.put(list(stream))
 
