@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from lake.bounds import ALL, NONE
@@ -81,10 +82,38 @@ def lazy(snapshot: Snapshot) -> polars.LazyFrame:
     Decimals of over 38 digits, which polars lacks, are text, as they are in SQL.
     """
     import polars
+    from polars.io.plugins import register_io_source
 
     source = arrow(snapshot)
     shown = pa.schema([pa.field(f.name, shown_type(f.type, of_polars)) for f in source.schema])
-    return polars.scan_pyarrow_dataset(recast(source, shown))
+    cast = recast(source, shown)
+    frame = polars.scan_pyarrow_dataset(cast)
+    unordered = _with_nan(snapshot)
+    if not unordered:
+        return frame
+
+    def rows(
+        columns: list[str] | None, where: polars.Expr | None, count: int | None, _: int | None
+    ) -> Iterator[polars.DataFrame]:
+        pushed = where is None or unordered.isdisjoint(where.meta.root_names())
+        found = polars.scan_pyarrow_dataset(cast, allow_pyarrow_filter=pushed)
+        found = found if count is None else found.head(count)
+        found = found if where is None else found.filter(where)
+        yield from (found if columns is None else found.select(columns)).collect_batches()
+
+    return register_io_source(rows, schema=frame.collect_schema(), is_pure=True)
+
+
+def _with_nan(snapshot: Snapshot) -> set[str]:
+    """The columns that may hold NaN: the greatest number to polars, none at all to an Arrow filter."""
+    floats = [f.name for f in snapshot.document.schema if pa.types.is_floating(f.type)]
+    return {
+        name
+        for name in floats
+        if pc.any(
+            pc.not_equal(pc.fill_null(pc.struct_field(snapshot.manifest.stats(name), "nans"), 1), 0)
+        ).as_py()
+    }
 
 
 @dataclass(frozen=True, slots=True)

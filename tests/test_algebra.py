@@ -416,3 +416,5 @@ def test_entropy_is_bits_per_byte() -> None:
     assert algebra.entropy(b"") == algebra.entropy(b"aaaa") == 0
     assert algebra.entropy(b"abab") == 1
     assert algebra.entropy(bytes(range(256))) == 8
+    wide = np.arange(4)
+    assert algebra.entropy(memoryview(wide)) == algebra.entropy(wide.tobytes())

@@ -197,3 +197,16 @@ def test_algebra_needs_no_torch() -> None:
     """It is for machines that only look."""
     code = "import sys, lake.algebra; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_complex_vectors_are_refused() -> None:
+    """Their imaginary part is not dropped: codes, bases and products of complex numbers are a TypeError."""
+    x = np.ones((3, 4)) + 1j
+    code = algebra.dct(4, 2)
+    for attempt in (
+        lambda: code.encode(x),
+        lambda: algebra.pca([x], 2),
+        lambda: code.encode(x.real).matmul(x.T),
+    ):
+        with pytest.raises(TypeError, match="real numbers"):
+            attempt()

@@ -70,6 +70,32 @@ def _with(table: object) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        pl.col("x") > 5,
+        pl.col("x") <= 5,
+        pl.col("x") == float("nan"),
+        pl.col("x") != 1,
+        ~(pl.col("x") > 5),
+        (pl.col("x") >= 1) & (pl.col("key") != "a"),
+        pl.col("key") > "b",
+    ],
+    ids=str,
+)
+def test_a_lazy_frame_orders_nan_as_polars_does(tmp_path: Path, where: pl.Expr) -> None:
+    """A filter pushed down leaves the rows that it leaves of a frame in memory, where NaN is the greatest number."""
+    rows = pl.DataFrame({"key": list("abcde"), "x": [1.0, float("nan"), float("inf"), None, 7.0]})
+    lk = lake.open(tmp_path, progress=False)
+    lk.commit("rows", rows)
+    lazy = lk.dataset("rows").lazy()
+
+    assert lazy.filter(where).select("key").collect().equals(rows.filter(where).select("key"))
+    assert lazy.filter(where).head(1).collect()["key"].equals(rows.filter(where).head(1)["key"])
+    assert lazy.head(2).filter(where).collect()["key"].equals(rows.head(2).filter(where)["key"])
+    assert lazy.select(pl.len()).collect().item() == 5
+
+
 def test_frames_have_the_dataset_s_columns_and_types(numbers: Dataset) -> None:
     """A lazy frame's schema is known without reading; categories stay categories."""
     assert numbers.arrow().schema.equals(numbers.schema)

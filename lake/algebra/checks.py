@@ -84,8 +84,9 @@ def check_homomorphism(codec: Codec, op: Operator, samples: Iterable[tuple[Value
 
 def entropy(data: bytes | bytearray | memoryview) -> float:
     """The entropy of the distribution of the byte values, in bits per byte: 0 of one value, 8 of all alike."""
-    counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
-    shares = counts[counts > 0] / max(1, len(data))
+    values = np.frombuffer(data, np.uint8)
+    counts = np.bincount(values, minlength=256)
+    shares = counts[counts > 0] / max(1, len(values))
     return float(-(shares * np.log2(shares)).sum()) + 0.0
 
 

@@ -163,7 +163,7 @@ class Codes:
     def matmul(self, matrix: npt.ArrayLike) -> Bounded:
         """The vectors times a matrix [d, m]: products [n, m]."""
         basis = self.code.basis
-        m = _matrix(np.asarray(matrix, np.float64).T, basis.shape[1]).T
+        m = _matrix(np.asarray(matrix).T, basis.shape[1]).T
         inside = basis @ m
         sizes = np.linalg.norm(m, axis=0)
         lost = self.code.rounding * sizes
@@ -247,6 +247,8 @@ def _bounded(value: Floats, error: Floats) -> Bounded:
 
 
 def _matrix(values: npt.ArrayLike, width: int | None = None) -> Floats:
+    if np.iscomplexobj(values):
+        raise TypeError("a linear code is of real numbers: code real and imaginary part as two vectors")
     found = np.asarray(values, np.float64)
     if found.ndim != 2 or (width is not None and found.shape[1] != width):
         raise ValueError(f"vectors are [n, {width or 'd'}], not {list(found.shape)}")

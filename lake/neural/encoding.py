@@ -50,7 +50,9 @@ def encode(
 
     Raises:
         SchemaError: no such column, or one of values that are no tensors of numbers.
+        ValueError: `name` is that of `ds`.
     """
+    _check_name(ds, name)
     kept = _companions(ds, field) if columns is None else list(columns)
     _check_field(ds, field)
     with _spilled(ds, model, field, kept, batch_size) as (batches, largest):
@@ -97,6 +99,7 @@ def decode(
     chosen = model_of(codes) if model is None else model
     if name is None:
         return (decoded for _, decoded in _decoded(codes, chosen, [], batch_size))
+    _check_name(codes, name)
     field, type_ = codes.recipe["field"], np.dtype(codes.recipe["type"])
     kept = [column for column in codes.schema.names if column != CODE]
     recipe = {
@@ -128,6 +131,11 @@ def model_of(codes: Dataset) -> Autoencoder:
 
 
 # --- inside -------------------------------------------------------------------------------------
+
+
+def _check_name(source: Dataset, name: str) -> None:
+    if name == source.name:
+        raise ValueError(f"{name!r} is the dataset that is read: name= is one for what is made of it")
 
 
 @contextmanager

@@ -155,6 +155,21 @@ def test_what_cannot_be_encoded_is_named(images: Dataset, model: neural.ImageAut
         Quantiser("float16").stored(np.full((1, 2), 1e6, np.float32))
 
 
+def test_what_is_read_is_not_replaced_by_what_is_made_of_it(
+    lk: lake.Lake, images: Dataset, model: neural.ImageAutoencoder
+) -> None:
+    """Codes under the name of their images, or images under that of the codes, are refused; nothing is committed."""
+    codes = neural.encode(images, model, "image", "codes")
+    before = [len(lk.log(ds.name)) for ds in (images, codes)]
+
+    with pytest.raises(ValueError, match="is the dataset that is read"):
+        neural.encode(images, model, "image", images.name)
+    with pytest.raises(ValueError, match="is the dataset that is read"):
+        neural.decode(codes, name="codes")
+
+    assert [len(lk.log(ds.name)) for ds in (images, codes)] == before
+
+
 def test_rates_are_bits_per_value_and_decibels(images: Dataset, model: neural.ImageAutoencoder) -> None:
     """16 bytes of 192 values are 2/3 of a bit each; files that lose nothing have no noise; JPEG trades."""
     codes = neural.encode(images, model, "image", "codes")
