@@ -21,6 +21,7 @@ from lake.live.batch import Batch
 from lake.live.to_function import existing, run
 from lake.live.watcher import How, Watched
 from lake.snapshot import Version
+from lake.stores.local import LocalStore
 
 _SMALL = 64  # shards beyond twice as many as there need be, at which a dataset is compacted
 
@@ -48,10 +49,17 @@ def ingest(
         dataset: made by the first batch if there is none.
         every: a commit after so long ("10s"), or as soon as so much has arrived ("64MB") or a minute has passed.
         delete: delete files once the commit that holds them is durable.
+
+    Raises:
+        ValueError: the lake lies inside the folder: it would be taken for data, and deleted with it.
     """
     lk = lake if isinstance(lake, repo.Lake) else repo.open(lake)
     names.check_name(dataset)
     root = existing(folder)
+    if isinstance(lk.store, LocalStore) and lk.store.root.resolve().is_relative_to(root):
+        raise ValueError(
+            f"the lake {lk.url!r} lies inside the folder {str(root)!r}: its own files would arrive there"
+        )
     lk.init()
 
     def hand_over(batch: Batch) -> None:

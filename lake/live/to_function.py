@@ -72,9 +72,14 @@ def watch(
     root = existing(folder)
     if (on_file is None) == (on_batch is None and archive is None):
         raise ValueError("watch() takes on_batch (or archive) or on_file: one of them")
+    for name, given in {"on_batch": on_batch, "on_file": on_file}.items():
+        if given is not None and not callable(given):
+            raise TypeError(f"watch({name}=) is called with what arrives; {given!r} cannot be")
     kept = None if archive is None else Path(archive).absolute()
     if kept is not None and kept.resolve().is_relative_to(root.resolve()):
         raise ValueError(f"archive={os.fspath(kept)!r} lies inside the folder: its zips would arrive there")
+    if kept is not None and kept.exists() and not kept.is_dir():
+        raise ValueError(f"archive={os.fspath(kept)!r} is a file; it is to be a folder of zips")
 
     def hand_over(batch: Batch) -> None:
         if on_file is not None:
@@ -101,10 +106,15 @@ def existing(folder: str | os.PathLike[str]) -> Path:
 
     Raises:
         NotFoundError: there is none.
+        ValueError: it is a lake, whose own files are no arrivals; or no name.
     """
+    if not os.fspath(folder):
+        raise ValueError("the folder to watch has no name: '.' is the working directory")
     root = Path(folder).resolve()  # what is told of a link is told of what it leads to
     if not root.is_dir():
         raise NotFoundError(f"no folder {os.fspath(folder)!r} to watch (in {Path.cwd()})")
+    if (root / "lake.json").exists():
+        raise ValueError(f"{os.fspath(root)!r} is a lake: its own files would be taken for arrivals")
     return root
 
 

@@ -18,6 +18,7 @@ from lake.errors import ArchiveError
 Kind = Literal["auto", "image", "audio", "text", "json", "csv"]
 Decode = Kind | Callable[[str, bytes], Any] | None
 
+_SIDE = 16_384  # pixels of an image's height or width, at most
 _KINDS: dict[str, str] = {
     **dict.fromkeys(filenames.IMAGES, "image"),
     **dict.fromkeys(filenames.AUDIO, "audio"),
@@ -62,6 +63,7 @@ class ArchiveDataset(Dataset[Any]):  # type: ignore[misc]  # mypy does not look 
             raise ValueError(
                 f"no decode={decode!r}: 'auto', {', '.join(map(repr, _DECODERS))}, a function or None"
             )
+        _check_size(target_size)
         self.archive = archive if isinstance(archive, archives.Archive) else archives.archive(archive)
         globs = [include] if isinstance(include, str) else None if include is None else [*include]
         self._numbers = [n for n, name in enumerate(self.archive.names) if _wanted(name, globs)]
@@ -119,6 +121,14 @@ class ArchiveDataset(Dataset[Any]):  # type: ignore[misc]  # mypy does not look 
             raise ArchiveError(
                 f"{name!r} in {self.archive.name} cannot be decoded as {kind}: {error}"
             ) from error
+
+
+def _check_size(size: Any) -> None:
+    if size is None:
+        return
+    sides = size if isinstance(size, tuple | list) else ()
+    if len(sides) != 2 or not all(isinstance(side, int) and 0 < side <= _SIDE for side in sides):
+        raise ValueError(f"target_size is (height, width), whole pixels from 1 to {_SIDE:,}, not {size!r}")
 
 
 def _wanted(name: str, globs: list[str] | None) -> bool:

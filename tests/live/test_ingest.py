@@ -166,6 +166,17 @@ def test_a_folder_goes_to_one_dataset(folder, lk):
         live.ingest(folder, lk, "../cam")
 
 
+def test_a_lake_inside_the_folder_is_refused(folder):
+    """A lake that lies where files arrive is not taken for data, nor deleted as such."""
+    lake.open(folder / "lk").init()
+    with pytest.raises(ValueError, match="lies inside the folder"):
+        live.ingest(folder, lake.open(folder / "lk"), "cam", delete=True)
+    with pytest.raises(ValueError, match="is a lake"):
+        live.ingest(folder / "lk", lake.open(folder / "lk"), "cam", delete=True)
+    with pytest.raises(ValueError, match="is a lake"):
+        live.watch(folder / "lk", print, delete=True)
+
+
 def test_a_lake_in_a_bucket_is_no_different(folder, s3_url):
     """Files become rows there, and whoever follows the dataset on another machine hears of them."""
     (folder / "a.jpg").write_bytes(b"1")

@@ -286,6 +286,15 @@ def test_what_cannot_be_meant_is_refused(folder, tmp_path):
         live.watch(folder, on_file=print, archive=tmp_path)
     with pytest.raises(ValueError, match="inside the folder"):
         live.watch(folder, print, archive=folder / "kept")
+    (tmp_path / "a.zip").write_bytes(b"")
+    with pytest.raises(ValueError, match="is a file"):
+        live.watch(folder, print, archive=tmp_path / "a.zip")
+    with pytest.raises(TypeError, match=r"watch\(on_batch=\)"):
+        live.watch(folder, 5)
+    with pytest.raises(TypeError, match=r"watch\(on_file=\)"):
+        live.watch(folder, on_file="x")
+    with pytest.raises(ValueError, match="has no name"):
+        live.watch("", print)
     with pytest.raises(ValueError, match="every="):
         live.watch(folder, print, every="often")
     with pytest.raises(lake.NotFoundError, match="no folder"):

@@ -90,6 +90,14 @@ def test_images_stack(tmp_path):
     assert ArchiveDataset(dataset.archive, decode="image")[1].shape == (3, 20, 30)
 
 
+@pytest.mark.parametrize("size", [5, (0, 5), "ab", (2.5, 3), (-1, 2), (10**6, 10**6), (1, 2, 3)])
+def test_a_size_that_no_image_has_is_refused_at_once(tmp_path, size):
+    """Not blamed on the first member."""
+    (tmp_path / "a.zip").write_bytes(zip_of([("a.png", image((1, 2, 3), (4, 4)))]))
+    with pytest.raises(ValueError, match=r"target_size is \(height, width\)"):
+        ArchiveDataset(tmp_path / "a.zip", decode="image", target_size=size)
+
+
 def test_auto_decodes_by_extension(tmp_path):
     """What it does not know stays bytes."""
     array = io.BytesIO()
