@@ -231,19 +231,23 @@ def _folder(path: Path, schema: pa.Schema, key: str | None) -> Iterator[Write]:
     def add(name: str, data: bytes) -> None:
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("xb") as out:  # a key that comes again is an error
+        with file.open("xb") as out:
             out.write(data)
 
     yield _samples(add, schema, key)
 
 
 def _samples(add: Callable[[str, bytes], object], schema: pa.Schema, key: str | None) -> Write:
-    """What writes rows as samples by way of `add(name, data)`. Without a key they are named by their numbers."""
+    """What writes rows as samples by way of `add(name, data)`. Without a key they are named by their numbers.
+
+    No name comes twice, which readers would take for one sample: the names are remembered, some 100 bytes each.
+    """
     fields = [name for name in schema.names if name != key]
     for name in fields:
         if "/" in name or name.startswith("."):
             raise SchemaError(f"column {name!r} cannot be a file's extension: leave it out with columns=")
     count = 0
+    written: set[str] = set()
 
     def write(table: pa.Table) -> None:
         nonlocal count
@@ -256,9 +260,19 @@ def _samples(add: Callable[[str, bytes], object], schema: pa.Schema, key: str | 
             for name, *values in zip(names, *columns, strict=True):
                 for field, data in zip(fields, values, strict=True):
                     if data is not None:
-                        add(f"{name}.{field}", data)
+                        add(_once(f"{name}.{field}", written, name, field), data)
 
     return write
+
+
+def _once(name: str, written: set[str], key: str, field: str) -> str:
+    if name in written:
+        raise ValueError(
+            f"key {key!r} and column {field!r} give the file {name!r}, which is there already: export rows with "
+            "keys of their own, and columns whose names end in no other's (columns= leaves some out), or as Parquet"
+        )
+    written.add(name)
+    return name
 
 
 def _file_name(key: Any) -> str:

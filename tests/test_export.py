@@ -316,6 +316,24 @@ def test_columns_are_different_names_wherever_they_are_asked_for(tmp_path: Path,
     assert not (tmp_path / "n.csv").exists()
 
 
+@pytest.mark.parametrize("target", ["n.tar", "folder"])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"key": ["a", "a"], "n": [b"1", b"2"]},
+        {"key": ["a.n", "a"], "n": [b"1", None], "n.n": [None, b"2"]},
+    ],
+)
+def test_two_samples_never_become_one_file(lk: Lake, tmp_path: Path, target: str, rows: dict[str, Any]):
+    """Keys that come again, or that a column's name completes, are refused by name; nothing is left behind."""
+    lk.commit("twice", pa.table(rows))
+    with pytest.raises(
+        ValueError, match=r"key 'a' and column 'n.*' give the file 'a\.n.*', which is there already"
+    ):
+        lk.dataset("twice").export(tmp_path / target, format="folder" if target == "folder" else None)
+    assert [path.name for path in tmp_path.iterdir() if path.name.lstrip(".").startswith(target)] == []
+
+
 # --- pull ---------------------------------------------------------------------------------------
 
 
