@@ -58,7 +58,7 @@ class Workers:
             heapq.heappush(self._waiting, (priority, next(self._numbers), work))
             if self._idle:
                 self._turn.notify()
-            elif len(self._threads) < self._limit and not self._ended:
+            if len(self._waiting) > self._idle and len(self._threads) < self._limit and not self._ended:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
