@@ -98,14 +98,17 @@ def name_key(name: str) -> str:
 
 
 def dataset_prefix(name: str) -> str:
+    """What every key of a dataset begins with."""
     return f"datasets/{check_name(name)}/"
 
 
 def log_prefix(name: str) -> str:
+    """What the keys of a log's entries begin with; listed, they are in order of their numbers."""
     return dataset_prefix(name) + "log/"
 
 
 def log_key(name: str, seq: int) -> str:
+    """Where the log entry `seq` is: 20 digits, so that keys sort as numbers do."""
     if not 1 <= seq < 10**20:
         raise ValueError(f"no such sequence number: {seq}")
     return f"{log_prefix(name)}{seq:020d}.json"
@@ -122,22 +125,27 @@ def log_seq(key: str) -> int:
 
 
 def head_key(name: str) -> str:
+    """Where the hint of the newest entry is."""
     return dataset_prefix(name) + "head"
 
 
 def version_key(name: str, version: str, generation: int = 0) -> str:
+    """Where a version document, or a further copy of it, is."""
     return f"{dataset_prefix(name)}versions/{check_digest(version)}{_generation(generation)}.json"
 
 
 def tag_key(name: str, tag: str) -> str:
+    """Where a tag is."""
     return f"{dataset_prefix(name)}tags/{check_tag(tag)}.json"
 
 
 def pin_key(name: str, version: str) -> str:
+    """Where the protection of a pinned version is."""
     return f"{dataset_prefix(name)}pins/{check_digest(version)}.json"
 
 
 def derived_key(name: str, fingerprint: str) -> str:
+    """Where the pointer to what a pipeline of this fingerprint gave is."""
     return f"{dataset_prefix(name)}derived/{check_digest(fingerprint)}.json"
 
 
@@ -147,11 +155,13 @@ def txn_key(name: str, txn: str) -> str:
 
 
 def segment_key(digest: str, generation: int = 0) -> str:
+    """Where a segment, or a further copy of it, is."""
     return f"manifests/{check_digest(digest)[:2]}/{digest}{_generation(generation)}.parquet"
 
 
 def part_key(digest: str, generation: int = 0) -> str:
-    """
+    """Where a part, or a further copy of it, is.
+
     >>> part_key("ab" * 32, generation=1)[-8:]
     'g1.arrow'
     """
@@ -159,18 +169,22 @@ def part_key(digest: str, generation: int = 0) -> str:
 
 
 def version_keys(name: str, version: str) -> Keys:
+    """Where the copies of a version document are, by generation."""
     return lambda generation: version_key(name, version, generation)
 
 
 def segment_keys(digest: str) -> Keys:
+    """Where the copies of a segment are, by generation."""
     return lambda generation: segment_key(digest, generation)
 
 
 def part_keys(digest: str) -> Keys:
+    """Where the copies of a part are, by generation."""
     return lambda generation: part_key(digest, generation)
 
 
 def condemned_key(run: str) -> str:
+    """Where a run of gc lists what it condemned."""
     return f"gc/condemned/{_run(run)}.parquet"
 
 
@@ -180,6 +194,7 @@ def claimed_key(run: str) -> str:
 
 
 def swept_key(run: str) -> str:
+    """What says that a run's list was swept."""
     return f"gc/swept/{_run(run)}"
 
 
