@@ -92,19 +92,25 @@ def derive(
             may_be_empty=False,
         )
         fresh = Pipeline(pipeline.node)  # at the beginning of epoch 0, wherever the caller's is
-        if commit is not None and search.damaged is None:
-            entry = commit(asked, fresh)
-        else:
-            entry = write(
-                refs,
-                asked,
-                partial(read, fresh),
-                single_writer=single_writer,
-                progress=progress,
-                damaged=search.damaged,
-            )
+        if commit is None or search.damaged is not None:
+            commit = partial(_here, refs, search.damaged, single_writer, progress)
+        entry = commit(asked, fresh)
     says = {"sources": pipeline.source_versions(), "pipeline": repr(pipeline), "tag": tag}
     return search.point_to(entry, says, Signature.of(None, message), single_writer=single_writer)
+
+
+def _here(
+    refs: Refs,
+    damaged: set[str] | None,
+    single_writer: bool,
+    progress: bool | None,
+    asked: Request,
+    fresh: Pipeline,
+) -> LogEntry:
+    """Compute and commit in this process."""
+    return write(
+        refs, asked, partial(read, fresh), single_writer=single_writer, progress=progress, damaged=damaged
+    )
 
 
 def derivations(refs: Refs, name: str, head: LogEntry, version: str) -> list[Derivation]:

@@ -36,7 +36,24 @@ def measured(sample: Any) -> Any:
     return sample[0], len(sample[1])
 
 
-class Lake:
+class Pipelines:
+    """What lake and dload, whose pipelines have the same names, are asked alike."""
+
+    _dataset: Any
+
+    def _pipeline(self, fn: Callable[[Any], Any] | None = None) -> Any:
+        samples = self._dataset.samples()
+        return samples if fn is None else samples.map(lambda sample: fn((sample[0], sample[1]["value"])))
+
+    def samples(self, shuffled: bool) -> Iterator[Any]:
+        pipeline = self._pipeline()
+        return iter(pipeline.shuffle(seed=0) if shuffled else pipeline)
+
+    def mapped(self, fn: Callable[[Any], Any], size: int) -> Iterator[Any]:
+        return iter(self._pipeline(fn).batch(size))
+
+
+class Lake(Pipelines):
     """lake, by its public API."""
 
     def __init__(self, folder: Path, shard_bytes: int) -> None:
@@ -52,24 +69,13 @@ class Lake:
     def _dataset(self) -> Any:
         return self._lake.dataset("data")
 
-    def _pipeline(self, fn: Callable[[Any], Any] | None = None) -> Any:
-        samples = self._dataset.samples()
-        return samples if fn is None else samples.map(lambda sample: fn((sample[0], sample[1]["value"])))
-
-    def samples(self, shuffled: bool) -> Iterator[Any]:
-        pipeline = self._pipeline()
-        return iter(pipeline.shuffle(seed=0) if shuffled else pipeline)
-
-    def mapped(self, fn: Callable[[Any], Any], size: int) -> Iterator[Any]:
-        return iter(self._pipeline(fn).batch(size))
-
     def loader(self, fn: Callable[[Any], Any], size: int, workers: int) -> Iterable[Any]:
         import lake
 
         return lake.torch.loader(self._pipeline(fn).batch(size), num_workers=workers)
 
 
-class Dload:
+class Dload(Pipelines):
     """dload: its pipeline, and torch's DataLoader over that."""
 
     def __init__(self, folder: Path, shard_bytes: int) -> None:
@@ -85,17 +91,6 @@ class Dload:
         from benchmarks.peers.dload import samples
 
         self._repository.commit("data", samples(batches), target_shard_size=self._shard_bytes)
-
-    def _pipeline(self, fn: Callable[[Any], Any] | None = None) -> Any:
-        samples = self._dataset.samples()
-        return samples if fn is None else samples.map(lambda sample: fn((sample[0], sample[1]["value"])))
-
-    def samples(self, shuffled: bool) -> Iterator[Any]:
-        pipeline = self._pipeline()
-        return iter(pipeline.shuffle(seed=0) if shuffled else pipeline)
-
-    def mapped(self, fn: Callable[[Any], Any], size: int) -> Iterator[Any]:
-        return iter(self._pipeline(fn).batch(size))
 
     def loader(self, fn: Callable[[Any], Any], size: int, workers: int) -> Iterable[Any]:
         from torch.utils.data import DataLoader

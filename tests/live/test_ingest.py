@@ -16,17 +16,7 @@ from lake.live import policy, to_dataset
 from lake.live.batch import Batch
 from tests.live.watching import until, watched
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_FIRST_PAUSE", 0.01)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "camera"
-    made.mkdir()
-    return made
+pytestmark = pytest.mark.usefixtures("_impatient")
 
 
 @pytest.fixture

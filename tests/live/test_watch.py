@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -18,19 +17,9 @@ import lake
 from lake import live
 from lake.live import notices, policy
 from tests.live.test_kills import ROOT
-from tests.live.watching import SOON, Got, until, watched
+from tests.live.watching import SOON, Got, for_a_while, until, watched
 
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_FIRST_PAUSE", 0.01)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "camera"
-    made.mkdir()
-    return made
+pytestmark = pytest.mark.usefixtures("_impatient")
 
 
 def test_each_file_is_handed_over_once_across_restarts(folder):
@@ -44,14 +33,14 @@ def test_each_file_is_handed_over_once_across_restarts(folder):
         (folder / ".hidden.jpg").write_bytes(b"2")
         (folder / "c.jpg.part").write_bytes(b"3")
         until(lambda: len(got.names) == 2)
-        time.sleep(0.5)
+        for_a_while()
         (folder / "c.jpg.part").rename(folder / "c.jpg")
         until(lambda: len(got.names) == 3)
     assert seen[0] == live.Watched(3, 3)
     (folder / "while nobody looked.log").write_bytes(b"4")
     with watched(folder, got):
         until(lambda: len(got.names) == 4)
-        time.sleep(0.5)
+        for_a_while()
     assert got.names == ["before.jpg", "c.jpg", "dày 1/x y.jpg", "while nobody looked.log"]
     assert len({batch for batch, _ in got}) == 4
 
@@ -64,7 +53,7 @@ def test_a_slow_writer_is_waited_for(folder):
         file.flush()
         for _ in range(2):
             with watched(folder, got):
-                time.sleep(0.6)
+                for_a_while()
             if sys.platform == "linux":
                 assert got == []
         file.write(b"whole")
@@ -118,7 +107,7 @@ def test_a_failing_batch_is_tried_again_then_quarantined_then_released(folder, c
     assert "no such camera" in caplog.text
     assert (folder / "bad.jpg").exists()
     with watched(folder, got):
-        time.sleep(0.4)
+        for_a_while()
     assert got.names == ["good.jpg"]
     assert live.release(folder) == 1
     with watched(folder, got):
@@ -180,7 +169,7 @@ def test_files_come_one_by_one_as_soon_as_they_are_whole(folder):
         until(lambda: len(got) == 3)
     assert got[1:] == [("b", "image", b"\x89PNG\r\n\x1a\n"), ("a.txt", "text", b"other")]
     with watched(folder, on_file=lambda file: got.append((file.name, file.kind, file.read()))):
-        time.sleep(0.5)
+        for_a_while()
     assert len(got) == 3
 
 

@@ -70,3 +70,8 @@ def journalled(folder: Path, count: int) -> bool:
             "select count(*) from files join batches on number = batch where state = 'done'"
         )
     return found == count
+
+
+def for_a_while() -> None:
+    """Give something that must not come many turns of a watcher to come in."""
+    time.sleep(10 * SOON["every"])
