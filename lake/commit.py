@@ -251,7 +251,8 @@ def _claim_name(refs: Refs, name: str, base: Base) -> None:
 
 
 def _create(refs: Refs, guard: Guard, name: str, entry: LogEntry, give_up: float) -> LogEntry | None:
-    """None if the entry is in the log; otherwise the rival that has its number.
+    """None if the entry is in the log; otherwise what has its number: a rival, or what another process landed first
+    under the same transaction.
 
     A create whose reply was lost is read back; if it is not there, the identical entry is sent again.
     """
@@ -262,13 +263,13 @@ def _create(refs: Refs, guard: Guard, name: str, entry: LogEntry, give_up: float
                 if refs.store.put_new(key, data):
                     return None
             found = refs.entry(name, entry.seq)
-            return None if found.txn == entry.txn else found
+            return None if found == entry else found
         except (StoreError, NotFoundError) as error:
             if isinstance(error, StoreError) and not error.retryable:
                 raise
             found_or_none = _read_back(refs, name, entry, give_up, error)
             if found_or_none is not None:
-                return None if found_or_none.txn == entry.txn else found_or_none
+                return None if found_or_none == entry else found_or_none
 
 
 def _read_back(refs: Refs, name: str, entry: LogEntry, give_up: float, cause: Exception) -> LogEntry | None:

@@ -19,7 +19,7 @@ import pytest
 import lake
 from lake.repo import Lake
 from lake.stores import LocalStore, Store
-from lake.stores.wrappers import CountingStore, FaultStore
+from lake.stores.wrappers import CountingStore, FaultStore, _Around
 
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
 WRITES = ("put_new", "put", "publish", "copy", "delete")
@@ -129,6 +129,31 @@ def test_an_overwrite_of_a_moved_head_conflicts(tmp_path: Path) -> None:
     with pytest.raises(lake.ConflictError, match="expected"):
         lk.commit("birds", table(5), expect=first)
     assert lk.commit("birds", rows(), expect=None).seq == 3
+
+
+class _Overtaken(_Around):
+    """A store on which, once, somebody is faster: `first` runs just before a log entry is created."""
+
+    first: Callable[[], object] | None = None
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if self.first is not None and "/log/" in key:
+            first, self.first = self.first, None
+            first()
+        return self.store.put_new(key, data)
+
+
+def test_who_is_overtaken_under_the_same_txn_has_the_first_version(store: Store) -> None:
+    """Two processes with one transaction and other data: both have what landed, and only that was committed."""
+    ahead, slow = open_on(store), _Overtaken(store)
+    landed = []
+    slow.first = lambda: landed.append(ahead.commit("birds", table(10), mode="append", txn="night"))
+
+    behind = open_on(slow).commit("birds", table(7), mode="append", txn="night")
+
+    assert [behind.id] == [version.id for version in landed]
+    assert behind.rows == 10
+    assert len(ahead.log("birds")) == 1
 
 
 def test_a_txn_makes_a_commit_idempotent(store: Store) -> None:
