@@ -195,8 +195,10 @@ def test_leases_blocks_and_reservations_end_with_a_killed_process(
 
 
 def hold_slots(root: Path, folder: Path, counts: Any) -> None:
-    """Six threads take slots in turn, and count the holders whenever they are one."""
-    cache = Cache(root, 10**6)
+    """Six threads take slots in turn, and count the holders whenever they are one; the first keep theirs until all
+    slots are taken.
+    """
+    cache, all_taken = Cache(root, 10**6), folder.with_name("all_taken")
 
     def hold(thread: int) -> int:
         most = 0
@@ -204,6 +206,9 @@ def hold_slots(root: Path, folder: Path, counts: Any) -> None:
             with cache.slots.one():
                 mark = folder / f"{os.getpid()}-{thread}"
                 mark.touch()
+                while not all_taken.exists() and len(list(folder.iterdir())) < DOWNLOADS:
+                    time.sleep(0.002)
+                all_taken.touch()
                 most = max(most, len(list(folder.iterdir())))
                 time.sleep(0.002)
                 mark.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import math
 import multiprocessing
@@ -34,6 +35,7 @@ from tests.test_scan_remote import table
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
 ROWS = 20_000 if FULL else 2_500
 PROCESSES = 8
+_HANGS_SECONDS = 200
 SHARE = 5  # the data is so many times the budget
 
 CONTEXT: Any = multiprocessing.get_context(
@@ -99,7 +101,8 @@ def cache(tmp_path: Path) -> Path:
 def scanned(
     place: tuple[str, str], cache: Path, budget: int, seed: int, together: Any = None, epochs: int = 1
 ) -> None:
-    """Read epochs, each exact; `together`: go on when all have a first batch."""
+    """Read epochs, each exact; `together`: go on when all have a first batch. What hangs says where."""
+    faulthandler.dump_traceback_later(_HANGS_SECONDS, file=sys.__stderr__)
     flight._SLOW_SECONDS = math.inf  # a request that is sent a second time would count twice
     url, endpoint = place
     ds = lake.open(url, endpoint_url=endpoint, cache_dir=cache, cache_budget=budget).dataset("rows")
