@@ -22,13 +22,16 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lake
 from lake.cache import DOWNLOADS, Cache
 from lake.parts import flight
+from lake.stores import LocalStore
 from tests.cache_files import on_disk, on_disk_now
 from tests.conftest import BUCKET
+from tests.remote import Remote, remote_lake
 from tests.stores.proxy import S3Proxy
 from tests.test_scan_remote import table
 
@@ -252,6 +255,45 @@ def test_processes_with_plans_of_their_own_wait_for_room_and_all_end(bucket: Buc
 
     assert max(sizes) <= bucket.budget
     assert bucket.proxy.most <= DOWNLOADS
+
+
+class Slow(Remote):
+    """A store far enough away that processes divide the parts of their first windows among them."""
+
+    def get_into(self, key: str, start: int, buffer: memoryview) -> int:
+        time.sleep(0.02 * key.startswith("shards"))
+        return super().get_into(key, start, buffer)
+
+
+def counted(folder: Path, cache: Path, seed: int, together: Any) -> None:
+    faulthandler.dump_traceback_later(_HANGS_SECONDS, file=sys.__stderr__)
+    ds = remote_lake(folder, cache, store=Slow(LocalStore(folder))).dataset("rows")
+    scan = ds.scan(shuffle=True, shuffle_window=3, seed=seed, batch_size=8)
+    together.wait(300)
+    assert sum(len(batch) for batch in scan) == 600
+
+
+@pytest.mark.parametrize("seeds", [1, PROCESSES])
+def test_processes_that_begin_together_wait_for_what_others_fetch_and_never_in_a_circle(
+    tmp_path: Path, cache: Path, seeds: int
+) -> None:
+    """Each wants a few record batches first, of parts of many that another fetches, who wants some of this one's."""
+    blobs = pa.array([random.Random(n).randbytes(100_000) for n in range(600)])
+    lake.open(tmp_path / "lake").commit(
+        "rows", pa.table({"n": range(600), "blob": blobs}), shard_bytes="8MiB"
+    )
+    together = CONTEXT.Barrier(PROCESSES)
+
+    arguments = [(tmp_path / "lake", cache, number % seeds, together) for number in range(PROCESSES)]
+    readers = [CONTEXT.Process(target=counted, args=each) for each in arguments]
+    for reader in readers:
+        reader.start()
+    try:
+        assert codes(readers) == [0] * PROCESSES
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.join(20)
 
 
 def test_processes_killed_at_any_moment_neither_block_nor_corrupt_the_others(

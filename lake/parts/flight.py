@@ -32,6 +32,7 @@ _SLOW_SECONDS: Final = 0.5  # below which nothing is slow
 _REQUEST_COST: Final = 2**20  # bytes that a request is worth, besides its own
 
 _EXIT_SECONDS: Final = 2.0  # that the end of the process waits for flights
+_ELSEWHERE_SECONDS: Final = 0.05  # after which a part that nobody here fetches is another process's to fetch
 
 _ABSENT, _ASKED, _HERE = range(3)
 
@@ -136,7 +137,7 @@ class Flight:
             while not self._over:
                 if self._sink is not None:
                     self._ask_for(self._sink, range(len(self._states)))
-                self._turn.wait()
+                self._await()
             if self._error is not None:
                 raise self._error
 
@@ -160,7 +161,7 @@ class Flight:
                     self._ask_for(self._sink, indices)
                     if all(self._states[index] == _HERE for index in indices):
                         break
-                self._turn.wait()
+                self._await()
             if self._over or self._sink is None:
                 if self._error is not None:
                     raise self._error
@@ -174,6 +175,16 @@ class Flight:
             with self._turn:
                 self._readers -= 1
                 self._turn.notify_all()
+
+    def _await(self) -> None:
+        """Wait until something is different, maybe (with the lock held).
+
+        Who waits for another process goes on with all that this one fetches: the other may wait for that.
+        """
+        if self._sink is not None:
+            self._turn.wait()
+        elif not self._turn.wait(_ELSEWHERE_SECONDS):
+            self._workers.calm = False
 
     # --- the flight's own thread --------------------------------------------------------------
 
