@@ -42,8 +42,8 @@ from benchmarks.report import (
 )
 from benchmarks.scan import commit, consumed
 from lake.cache import DOWNLOADS
+from lake.dataset import Dataset
 from lake.format.names import part_key
-from lake.repo import Dataset
 from lake.stores import open_store
 
 RANGE = 4 * 2**20  # bytes of a request of the reference

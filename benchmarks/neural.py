@@ -26,9 +26,9 @@ from benchmarks import real
 from benchmarks.real import Split
 from benchmarks.report import Bar, canvas, plot, table, versions
 from lake import neural
+from lake.dataset import Dataset
 from lake.neural import Autoencoder, Quantiser
 from lake.neural.rates import png
-from lake.repo import Dataset
 
 Figures = dict[str, Any]
 Study = tuple[Callable[[], Split], Callable[[], Autoencoder], int, int]

@@ -38,8 +38,9 @@ from benchmarks.report import (
     versions,
     workspace,
 )
+from lake.dataset import Dataset
 from lake.format.names import part_key
-from lake.repo import Dataset, Lake
+from lake.repo import Lake
 from lake.stores import LocalStore
 
 BATCH = 1024

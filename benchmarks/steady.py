@@ -39,7 +39,7 @@ from benchmarks.report import (
     versions,
     workspace,
 )
-from lake.repo import Dataset
+from lake.dataset import Dataset
 
 SHARD = 8 * 2**20
 PICKED = 10_000

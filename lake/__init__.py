@@ -31,6 +31,7 @@ from lake.errors import (
 
 if typing.TYPE_CHECKING:
     from lake.archives import archive
+    from lake.dataset import Dataset
     from lake.pipeline import (
         Pipeline,
         PipelinePlan,
@@ -46,7 +47,7 @@ if typing.TYPE_CHECKING:
         zip,
         zip_with,
     )
-    from lake.repo import Dataset, Lake, open
+    from lake.repo import Lake, open
     from lake.snapshot import Version
 
 __version__ = "0.1.0"
@@ -86,7 +87,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Dataset": "lake.repo",
+    "Dataset": "lake.dataset",
     "Lake": "lake.repo",
     "Pipeline": "lake.pipeline",
     "PipelinePlan": "lake.pipeline",

@@ -11,8 +11,11 @@ import os
 import tomllib
 from pathlib import Path
 
-from lake.errors import ConfigError
+from lake import resolve
+from lake.errors import ConfigError, NotFoundError, VersionExpired
 from lake.format.names import check_digest, check_name
+from lake.format.values import LogEntry
+from lake.refs import Refs
 
 NAME = "lake.lock"
 _HEAD = "# Versions that this project reads; `lake pin` and `lake unpin` write it. Commit it.\n\n[versions]\n"
@@ -40,6 +43,25 @@ def read() -> dict[str, str]:
         return {check_name(name): check_digest(version) for name, version in found.items()}
     except (OSError, ValueError, TypeError) as error:  # TOMLDecodeError is a ValueError
         raise ConfigError(f"{file}: {error}; `lake pin` and `lake unpin` write it") from error
+
+
+def find(refs: Refs, reference: object) -> tuple[str, LogEntry, LogEntry | None]:
+    """A dataset's name and the entry that a reader means: explicit, else what the file says, else the head.
+
+    Third comes the head, where the file decides and means another version.
+
+    Raises:
+        NotFoundError, VersionExpired: as `resolve.find`, naming the file where it decides.
+    """
+    name, selector = resolve.split(reference)
+    if selector is not None or (pinned := read().get(name)) is None:
+        return name, resolve.find(refs, name, selector), None
+    try:
+        entry, head = resolve.find(refs, name, pinned), refs.head(name)
+    except (NotFoundError, VersionExpired) as error:
+        said = f"{path()} says {name}@{pinned[:12]}: {error}"
+        raise type(error)(f"{said}; `lake pin` or `lake unpin` changes the file") from error
+    return name, entry, None if head is None or head.version == pinned else head
 
 
 def pin(name: str, version: str) -> None:

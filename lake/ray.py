@@ -21,6 +21,7 @@ from ray.data.block import BlockAccessor, BlockMetadata
 from lake import derive as derivation
 from lake import frames
 from lake.commit import Signature
+from lake.dataset import Dataset
 from lake.errors import StoreError
 from lake.format.values import LogEntry
 from lake.joint import Joint, Share, Task
@@ -29,7 +30,7 @@ from lake.pipeline.deal import Worker
 from lake.pipeline.lanes import dealt, grain_of, ordered, why_uncountable
 from lake.pipeline.node import Counts, Node
 from lake.plan import Ranks
-from lake.repo import Dataset, Lake
+from lake.repo import Lake
 from lake.snapshot import Snapshot, Version
 from lake.write import Request, request
 
@@ -76,7 +77,7 @@ def write(
     recipe: Any = None,
     message: str | None = None,
     txn: str | None = None,
-    expect: str | EllipsisType | None = ...,
+    expect: str | Version | Dataset | EllipsisType | None = ...,
     shard_bytes: int | str = "64MiB",
     concurrency: int | None = None,
     **ray_remote_args: Any,

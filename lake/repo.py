@@ -1,10 +1,9 @@
-"""A lake and its datasets: look-ups, and one-line delegations to the modules that do the work."""
+"""A lake: what is done to its datasets, as look-ups and one-line delegations to the modules that do the work."""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -13,20 +12,17 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
 from lake import (
     config,
     derive,
     edit,
     expire,
-    frames,
     gc,
     history,
     lock,
     repair,
     resolve,
-    rows,
     stores,
     unfinished,
     verify,
@@ -34,31 +30,25 @@ from lake import (
 )
 from lake.cache import Cache
 from lake.columns import add_columns, update_rows
-from lake.commit import Signature, conflict, prepare
+from lake.commit import Signature, prepare
 from lake.compute import compute_columns
 from lake.convert import Source, read
-from lake.derive import Derivation
+from lake.dataset import Dataset, Reference
 from lake.diff import Diff, diff
-from lake.errors import NotFoundError, VersionExpired
-from lake.export import export
-from lake.follow import Follow
+from lake.errors import NotFoundError
 from lake.format import names
 from lake.format.values import LogEntry
 from lake.gc import GcReport
 from lake.pipeline import Pipeline
-from lake.pipeline.seeds import Seed
 from lake.pull import Pulled, pull
 from lake.refs import Refs
 from lake.repair import Repair
-from lake.samples import Drawn, Samples
-from lake.scan import Scan
 from lake.snapshot import Snapshot, Version
 from lake.stores import Store
 from lake.verify import Level, Report
 
 if TYPE_CHECKING:
     import duckdb
-    import polars
 
     from lake.catalog import Catalog
 
@@ -140,7 +130,7 @@ class Lake:
     @cached_property
     def refs(self) -> Refs:
         """The lake's documents."""
-        return Refs(self.store, None if self._in_place else self.cache)
+        return Refs(self.store, self._cache_used)
 
     @property
     def _unfinished(self) -> Path:
@@ -154,8 +144,9 @@ class Lake:
         return Catalog(self)
 
     @property
-    def _in_place(self) -> bool:
-        return self.store.local_path(names.LAKE) is not None
+    def _cache_used(self) -> Cache | None:
+        """The cache; None where the store is a folder of this machine, which is read in place."""
+        return None if self.store.local_path(names.LAKE) is not None else self.cache
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -215,7 +206,7 @@ class Lake:
             meta=meta,
             recipe=recipe,
             signature=signature,
-            expect=_expected(expect),
+            expect=expect,
             shard_bytes=shard_bytes,
             may_be_empty=schema is not None,
         )
@@ -272,7 +263,7 @@ class Lake:
             single_writer=self.single_writer,
             progress=self.progress,
         )
-        return Dataset(self, Snapshot(self.refs, None if self._in_place else self.cache, name, entry))
+        return Dataset(self, self._snapshot(name, entry))
 
     # --- looking up ---------------------------------------------------------------------------
 
@@ -287,9 +278,8 @@ class Lake:
             NotFoundError: no such dataset or version; names the nearest.
             VersionExpired: that version was expired.
         """
-        cache = None if self._in_place else self.cache
         name, entry, passed_over = self._found(reference)
-        return Dataset(self, Snapshot(self.refs, cache, name, entry), passed_over)
+        return Dataset(self, self._snapshot(name, entry), passed_over)
 
     # --- history ------------------------------------------------------------------------------
 
@@ -354,8 +344,8 @@ class Lake:
 
         `to`: what may follow an `@`, or a `Version` of the dataset.
         """
-        name = self._to_change(name)
-        selector = _selector(name, to)
+        name = resolve.to_change(self.refs, name)
+        selector = resolve.selector_of(name, to)
         signature = Signature.of(None, message)
         return self._version(
             name, history.rollback(self.refs, name, selector, signature, single_writer=self.single_writer)
@@ -370,7 +360,7 @@ class Lake:
 
     def remove(self, name: Reference, *, message: str | None = None) -> None:
         """End the dataset. Its log stays, and a later commit begins a new life; gc takes what nothing else names."""
-        name = self._to_change(name)
+        name = resolve.to_change(self.refs, name)
         history.remove(self.refs, name, Signature.of(None, message), single_writer=self.single_writer)
 
     def expire(
@@ -460,7 +450,7 @@ class Lake:
             resolve.split(name)[0],
             Signature.of(None, message),
             source=self._store_of(source),
-            cache=None if self._in_place else self.cache,
+            cache=self._cache_used,
             recompute=recompute,
             drop=drop,
             dry_run=dry_run,
@@ -568,19 +558,8 @@ class Lake:
         return self._catalog.sql(query, params, **tables)
 
     def _work(self, reference: Reference) -> edit.Work:
-        cache = None if self._in_place else self.cache
-        return edit.Work.on(self.refs, self._to_change(reference), cache, single_writer=self.single_writer)
-
-    def _to_change(self, reference: Reference) -> str:
-        """The name of a dataset to be changed; where a version is named, it must be the head."""
-        name, selector = resolve.split(reference)
-        if selector is not None:
-            base = self.refs.base(name, document=False)
-            if base.version != resolve.find(self.refs, name, selector).version:
-                raise conflict(
-                    name, f"{name}@{selector[:12]} is not the head, which a change begins with", base
-                )
-        return name
+        name = resolve.to_change(self.refs, reference)
+        return edit.Work.on(self.refs, name, self._cache_used, single_writer=self.single_writer)
 
     def _store_of(self, source: str | os.PathLike[str] | Lake | None) -> Store | None:
         """Another lake's store, reached like this one's."""
@@ -601,24 +580,13 @@ class Lake:
         )
 
     def _found(self, reference: Reference) -> tuple[str, LogEntry, LogEntry | None]:
-        """A dataset's name and the entry meant: explicit, else what `lake.lock` says, else the head.
-
-        Third comes the head, where `lake.lock` decides and means another version.
-        """
-        name, selector = resolve.split(reference)
-        if selector is not None or (pinned := lock.read().get(name)) is None:
-            return name, resolve.find(self.refs, name, selector), None
-        try:
-            entry, head = resolve.find(self.refs, name, pinned), self.refs.head(name)
-        except (NotFoundError, VersionExpired) as error:
-            said = f"{lock.path()} says {name}@{pinned[:12]}: {error}"
-            raise type(error)(f"{said}; `lake pin` or `lake unpin` changes the file") from error
-        if head is None or head.version == pinned:
-            return name, entry, None
-        if (name, pinned) not in self._told:
-            self._told.add((name, pinned))
+        """What `lock.find` says, which is logged where the lock passes over a newer head: once."""
+        name, entry, head = lock.find(self.refs, reference)
+        if head is not None and (name, str(entry.version)) not in self._told:
+            self._told.add((name, str(entry.version)))
             text = "%s: %s says #%d %s, the head is #%d %s"
-            _log.warning(text, name, lock.path(), entry.seq, pinned[:12], head.seq, str(head.version)[:12])
+            ids = str(entry.version)[:12], str(head.version)[:12]
+            _log.warning(text, name, lock.path(), entry.seq, ids[0], head.seq, ids[1])
         return name, entry, head
 
     def _head_or(self, reference: Reference) -> tuple[str, LogEntry]:
@@ -626,256 +594,16 @@ class Lake:
         name, selector = resolve.split(reference)
         return name, resolve.find(self.refs, name, selector)
 
+    def _snapshot(self, name: str, entry: LogEntry) -> Snapshot:
+        return Snapshot(self.refs, self._cache_used, name, entry)
+
     def _version(self, name: str, entry: LogEntry) -> Version:
         assert entry.version is not None
         return Version.of(name, entry, self.refs.version(name, entry.version))
 
 
-class Dataset:
-    """A named, versioned, ordered collection of rows with one Arrow schema, at one version."""
-
-    def __init__(self, lake: Lake, snapshot: Snapshot, passed_over: LogEntry | None = None) -> None:
-        self.lake = lake
-        self.snapshot = snapshot
-        self._passed_over = passed_over  # the head, where lake.lock says another version
-
-    def __repr__(self) -> str:
-        head = self._passed_over
-        note = f"; lake.lock, the head is #{head.seq} {str(head.version)[:12]}" if head else ""
-        return f"<{self.name}@#{self.snapshot.entry.seq} {self.version[:12]}, {len(self):,} rows{note}>"
-
-    @property
-    def name(self) -> str:
-        """The dataset's name."""
-        return self.snapshot.name
-
-    @property
-    def version(self) -> str:
-        """The version id."""
-        return self.snapshot.version
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema; strings and binaries have 64-bit offsets, dictionaries int32 codes."""
-        return self.snapshot.document.schema
-
-    @property
-    def key(self) -> str | None:
-        """The key column's name, None without one."""
-        return self.snapshot.document.key
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """What `commit(meta=)` kept with the version."""
-        return dict(self.snapshot.document.meta or {})
-
-    @property
-    def recipe(self) -> Any:
-        """What `commit(recipe=)` kept with the version."""
-        return self.snapshot.document.recipe
-
-    def derivations(self) -> list[Derivation]:
-        """The pipelines that gave this version through `derive`, with what they read; oldest first."""
-        refs = self.lake.refs
-        head = refs.head(self.name)
-        return [] if head is None else derive.derivations(refs, self.name, head, self.version)
-
-    def vocab(self, column: str) -> list[Any]:
-        """The values of a dictionary column, in the order of their codes."""
-        try:
-            return list(self.snapshot.document.vocab[column])
-        except KeyError:
-            raise ValueError(f"{column!r} of {self.name!r} is not a dictionary column") from None
-
-    def __len__(self) -> int:
-        return self.snapshot.document.rows
-
-    def __getitem__(self, index: int | slice) -> Any:
-        """Row `index` as a dict, or the rows of a slice as a table."""
-        return rows.item(self.snapshot, index)
-
-    def take(self, indices: Any, *, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows by number (negative from the end), in the order asked for."""
-        return rows.take(self.snapshot, indices, columns)
-
-    def get(self, key: Any) -> dict[str, Any]:
-        """The first row with this key.
-
-        Raises:
-            NotFoundError: no row has it.
-        """
-        return rows.get(self.snapshot, key)
-
-    def count(self, where: Any = None) -> int:
-        """Rows for which `where` holds; all of them without it."""
-        return len(self) if where is None else rows.count(self.snapshot, where)
-
-    def split(self, *fractions: float, by: str | None = None, seed: int = 0) -> tuple[str, ...]:
-        """Conditions for `where=` that divide the rows into such fractions, disjoint and complete.
-
-        A row's side follows from its value in `by` (None: the key) alone: it keeps it in every version, order
-        and derived dataset, and rows with equal values stay together.
-
-        Raises:
-            ValueError: neither a key nor `by`, or fractions that do not add up to 1.
-        """
-        return rows.split(self.snapshot, fractions, by, seed)
-
-    def scan(
-        self,
-        columns: Sequence[str] | None = None,
-        where: Any = None,
-        *,
-        batch_size: int = 1024,
-        shuffle: bool | Literal["full"] = False,
-        seed: int = 0,
-        epoch: int = 0,
-        shuffle_window: int = 16,
-        even: Literal["split", "drop", "pad"] | None = "split",
-        rank: int | None = None,
-        world_size: int | None = None,
-        node: int | None = None,
-        nodes: int | None = None,
-        partitions: int | None = None,
-        limit: int | None = None,
-    ) -> Scan:
-        """A stream of record batches: planned now, read when iterated. See `lake.scan.Scan`."""
-        return Scan(
-            self.snapshot,
-            columns=columns,
-            where=where,
-            batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
-            epoch=epoch,
-            shuffle_window=shuffle_window,
-            even=even,
-            rank=rank,
-            world_size=world_size,
-            node=node,
-            nodes=nodes,
-            partitions=partitions,
-            limit=limit,
-        )
-
-    def arrow(self) -> pads.Dataset:
-        """A `pyarrow.dataset.Dataset`: what DuckDB, polars, pandas and Dask read with pushdown."""
-        return frames.arrow(self.snapshot)
-
-    def lazy(self) -> polars.LazyFrame:
-        """A `polars.LazyFrame` with projection and predicate pushdown."""
-        return frames.lazy(self.snapshot)
-
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        format: Literal["parquet", "csv", "jsonl", "arrow", "webdataset", "folder"] | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-    ) -> None:
-        """Write the rows as files: one if `path` ends as files of the format do, otherwise a folder of parts.
-
-        Without `format` the path's ending says it, or it is Parquet. "webdataset" and "folder" hold samples: a file
-        for each value, named by the row's key, with the column as its extension.
-
-        Raises:
-            FileExistsError: there is something at `path`.
-            SchemaError: the format has no way to write a column.
-        """
-        export(self.snapshot, path, format, columns=columns, progress=self.lake.progress)
-
-    def samples(
-        self, *, columns: Sequence[str] | None = None, where: Any = None, prefetch: int | None = None
-    ) -> Pipeline:
-        """A pipeline of `(key, {field: value})`, one for each row; without a key its number stands for it.
-
-        `prefetch`: rows that are decoded ahead, about; None: some MB. See `lake.pipeline.Pipeline` for what
-        can be done with it.
-        """
-        return Pipeline(Samples.of(self.snapshot, columns, where, prefetch))
-
-    def draw(
-        self,
-        size: int | None = None,
-        *,
-        weights: str | Mapping[Any, float] | None = None,
-        by: str | None = None,
-        columns: Sequence[str] | None = None,
-        where: Any = None,
-        seed: int | None = None,
-    ) -> Pipeline:
-        """A pipeline of `size` samples (None: as many as there are rows), drawn at random and anew in each epoch.
-
-        `weights`, a column of numbers: rows with replacement, each as likely as its weight says; None: all alike.
-        `by`, a column of labels: each of its values as often as any other, or as `weights` says of the values
-        (those not named never). Of 64 samples from a multiple of 64 on, each value has its share, rounded up or
-        down; and of one value's rows each comes once before any comes again.
-
-        Rows are looked up, so this is for data that the cache can hold; drawing takes 8 bytes for each of the
-        `size` samples and of the rows. It resumes at any sample for nothing.
-
-        Raises:
-            ValueError: no such column; when iterated: nulls, or weights that cannot be.
-        """
-        if size is not None and size < 0:
-            raise ValueError(f"draw(): size is a number of samples: {size}")
-        source = Samples.of(self.snapshot, columns, where, None)
-        return Pipeline(Drawn.of(source, size, weights, by, Seed.of(seed)))
-
-    def follow(
-        self,
-        from_: str = "now",
-        poll: float | str = "2s",
-        *,
-        columns: Sequence[str] | None = None,
-        batch_size: int = 1024,
-        stop: threading.Event | None = None,
-    ) -> Follow:
-        """Rows as they are committed, as batches or `samples()`, without end or until `stop` is set.
-
-        `from_`: "now", "start" (all rows there are, then what comes), or "#12": what came after that log entry.
-        `poll`: how often the log is looked at. See `lake.follow.Follow`.
-        """
-        return Follow(
-            self.snapshot.refs, self.snapshot.cache, self.name, from_=from_, poll=poll, columns=columns,
-            batch_size=batch_size, stop=stop,
-        )  # fmt: skip
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self.scan().to_reader().__arrow_c_stream__(requested_schema)
-
-
-Reference = str | Version | Dataset
-
-
-def _expected(expect: object) -> str | EllipsisType | None:
-    """The version id that must be the head, from whatever a caller may name it by."""
-    if isinstance(expect, (Version, Dataset)):
-        return expect.id if isinstance(expect, Version) else expect.version
-    if expect is None or isinstance(expect, EllipsisType):
-        return expect
-    if not isinstance(expect, str):
-        raise TypeError(f"expect is a version, its id or None, not {type(expect).__name__}")
-    try:
-        return names.check_digest(expect)
-    except ValueError as error:
-        raise ValueError(
-            f"expect={expect!r}: a whole version id is asked for, such as dataset.version"
-        ) from error
-
-
 def _reopen(store: Store, settings: config.Settings, single_writer: bool, progress: bool | None) -> Lake:
     return Lake(store, settings, single_writer=single_writer, progress=progress)
-
-
-def _selector(name: str, to: Reference) -> str:
-    """What stands for a version of the dataset: what may follow an `@`, with or without it, or names it in full."""
-    if isinstance(to, str) and "@" not in to.removeprefix("@"):
-        return to.removeprefix("@")
-    named, selector = resolve.split(to)
-    if named != name or selector is None:
-        raise ValueError(f"{to!r} is no version of {name!r}")
-    return selector
 
 
 def _raise(error: Exception) -> Any:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
+from lake.commit import conflict
 from lake.errors import NotFoundError, VersionExpired
 from lake.format import log, names
 from lake.format.values import LogEntry
@@ -38,6 +39,30 @@ def split(reference: object) -> tuple[str, str | None]:
     raise TypeError(
         f"a dataset is named by a text, a Version or a Dataset, not by {type(reference).__name__}"
     )
+
+
+def selector_of(name: str, version: object) -> str:
+    """What stands for a version of the dataset: what may follow an `@`, with or without it, or names it in full."""
+    if isinstance(version, str) and "@" not in version.removeprefix("@"):
+        return version.removeprefix("@")
+    named, selector = split(version)
+    if named != name or selector is None:
+        raise ValueError(f"{version!r} is no version of {name!r}")
+    return selector
+
+
+def to_change(refs: Refs, reference: object) -> str:
+    """The name of a dataset that is to be changed.
+
+    Raises:
+        ConflictError: a version is named, and it is not the head.
+    """
+    name, selector = split(reference)
+    if selector is not None:
+        base = refs.base(name, document=False)
+        if base.version != find(refs, name, selector).version:
+            raise conflict(name, f"{name}@{selector[:12]} is not the head, which a change begins with", base)
+    return name
 
 
 def find(refs: Refs, name: str, selector: str | None = None) -> LogEntry:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lake import resolve
 from lake.commit import Draft, Signature, conflict, find_txn, land, prepare
 from lake.config import parse_bytes
 from lake.convert import SortedByClass, Source
@@ -57,11 +58,14 @@ def request(
     meta: Mapping[str, Any] | None,
     recipe: Any,
     signature: Signature,
-    expect: Expect,
+    expect: object,
     shard_bytes: int | str,
     may_be_empty: bool,
 ) -> Request:
-    """The request, checked as far as it can be without looking at the lake or the data."""
+    """The request, checked as far as it can be without looking at the lake or the data.
+
+    `expect`: the version that must be the head, as its id, a `Version` or a dataset; None or ... as in `Expect`.
+    """
     names.check_name(name)
     if mode not in (None, "overwrite", "append"):
         raise ValueError(f"mode is 'overwrite' or 'append', not {mode!r}")
@@ -83,7 +87,7 @@ def request(
         )
     whole = None if meta is None else dict(meta)
     chosen: Mode = "append" if mode == "append" else "overwrite"
-    return Request(name, chosen, key, whole, recipe, signature, expect, target, may_be_empty)
+    return Request(name, chosen, key, whole, recipe, signature, _expected(expect), target, may_be_empty)
 
 
 def write(
@@ -276,6 +280,23 @@ class Change:
 
 
 # --- inside -----------------------------------------------------------------------------------
+
+
+def _expected(expect: object) -> Expect:
+    """The version id that must be the head, from whatever a caller may name it by."""
+    if expect is None or isinstance(expect, EllipsisType):
+        return expect
+    if not isinstance(expect, str):
+        try:
+            return resolve.split(expect)[1]
+        except TypeError:
+            raise TypeError(f"expect is a version, its id or None, not {type(expect).__name__}") from None
+    try:
+        return names.check_digest(expect)
+    except ValueError as error:
+        raise ValueError(
+            f"expect={expect!r}: a whole version id is asked for, such as dataset.version"
+        ) from error
 
 
 def _head_left(refs: Refs, name: str) -> Base:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import lake
 from lake import algebra
-from lake.repo import Dataset
+from lake.dataset import Dataset
 from lake.stores.wrappers import CountingStore
 
 ROWS = 6_000

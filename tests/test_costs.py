@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 
 import lake
-from lake.repo import Dataset, Lake
+from lake.dataset import Dataset
+from lake.repo import Lake
 from lake.stores import LocalStore
 from lake.stores.wrappers import CountingStore
 

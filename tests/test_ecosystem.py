@@ -21,8 +21,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import lake
+from lake.dataset import Dataset
 from lake.errors import SchemaError
-from lake.repo import Dataset, Lake
+from lake.repo import Lake
 
 # --- types --------------------------------------------------------------------------------------
 

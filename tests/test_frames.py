@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import lake
 from lake import frames
+from lake.dataset import Dataset
 from lake.errors import IntegrityError
 from lake.parts import Meter
 from lake.parts.kept import Kept
-from lake.repo import Dataset
 from lake.stores import LocalStore
 from lake.stores.wrappers import CountingStore
 from tests.remote import Remote, remote_lake

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -57,6 +58,11 @@ def test_public_names_know_where_they_live() -> None:
         value = getattr(lake, name)
         assert value is getattr(lake, name)
         assert getattr(sys.modules[value.__module__], name) is value
+
+
+def test_pickles_find_a_dataset_where_it_lived_first() -> None:
+    """A pickle made when `Dataset` was in `lake.repo` loads as the class of today."""
+    assert pickle.loads(b"clake.repo\nDataset\n.") is lake.Dataset
 
 
 def test_every_error_is_importable_from_the_top() -> None:

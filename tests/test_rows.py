@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
-from lake.repo import Dataset
+from lake.dataset import Dataset
 from lake.stores import LocalStore
 from lake.stores.wrappers import CountingStore
 from tests.remote import Remote, remote_lake

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
+from lake.dataset import Dataset
 from lake.plan import Ranks
-from lake.repo import Dataset
 from lake.scan import Scan
 
 ROWS = 600

@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader
 
 import lake
 from lake.cache import Cache
+from lake.dataset import Dataset
 from lake.format.names import part_key
-from lake.repo import Dataset, Lake
+from lake.repo import Lake
 from lake.stores import LocalStore, Store
 from lake.stores.s3 import S3Store
 from lake.stores.wrappers import CountingStore

@@ -16,7 +16,7 @@ from lake.algebra.weighted import Weighted
 from lake.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from lake.repo import Dataset
+    from lake.dataset import Dataset
 
 Mask = npt.NDArray[np.bool_]
 

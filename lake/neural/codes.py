@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from lake.repo import Dataset
+    from lake.dataset import Dataset
 
 CodeType = Literal["float16", "int8"]
 Floats = npt.NDArray[np.float32]

@@ -21,7 +21,7 @@ from lake.scan.columns import Columns, shape_of
 from lake.torch import Form, Tensors
 
 if TYPE_CHECKING:
-    from lake.repo import Dataset
+    from lake.dataset import Dataset
 
 CODE = "code"
 

@@ -17,7 +17,7 @@ from lake.neural.encoding import CODE, decode
 from lake.neural.models import Autoencoder
 
 if TYPE_CHECKING:
-    from lake.repo import Dataset
+    from lake.dataset import Dataset
 
 Pixels = npt.NDArray[np.uint8]
 

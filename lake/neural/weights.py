@@ -10,7 +10,8 @@ import safetensors.torch
 from lake.neural.models import KINDS, Autoencoder
 
 if TYPE_CHECKING:
-    from lake.repo import Dataset, Lake
+    from lake.dataset import Dataset
+    from lake.repo import Lake
     from lake.snapshot import Version
 
 

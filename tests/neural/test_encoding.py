@@ -11,8 +11,8 @@ import torch
 
 import lake
 from lake import neural
+from lake.dataset import Dataset
 from lake.neural import Quantiser
-from lake.repo import Dataset
 
 
 @pytest.fixture

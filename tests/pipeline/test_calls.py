@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import ahead
-from lake.repo import Dataset
 from tests.contracts.stage import items, resumed
 
 

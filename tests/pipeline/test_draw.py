@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
 from lake.pipeline.seeds import Seed
-from lake.repo import Dataset
 from lake.samples.lots import STRETCH, Weighted, strata_of
 from tests.contracts.stage import items, run_resume_contract
 

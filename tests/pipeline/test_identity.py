@@ -21,8 +21,8 @@ import pyarrow as pa
 import pytest
 
 import lake
+from lake.dataset import Dataset
 from lake.errors import NotReproducibleError
-from lake.repo import Dataset
 
 
 def of(fn: Callable[..., Any], **how: Any) -> str:

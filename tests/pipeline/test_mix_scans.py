@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
-from lake.repo import Dataset
 from tests.contracts.stage import items, run_resume_contract
 
 

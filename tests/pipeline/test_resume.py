@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
-from lake.repo import Dataset
 from tests.contracts.stage import items, resumed, run_resume_contract
 
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
-from lake.repo import Dataset
 from lake.samples.values import values
-from tests.contracts.stage import items, plain
+from tests.contracts.stage import items, plain, resumed
 from tests.pipeline.conftest import ROWS, table
 
 
@@ -190,6 +190,60 @@ def test_shuffling_one_branch_leaves_the_other_as_it_is(ds: Dataset) -> None:
         halves = {tuple(both[:ROWS]), tuple(both[ROWS:])}
         assert tuple(range(ROWS)) in halves
         assert len(halves) == 2
+
+
+def test_samples_at_hand_end_with_their_iteration(ds: Dataset) -> None:
+    """Made or not, none is handed out by an iterator that another one followed, and none is lost by that."""
+    pipeline, whole = ds.samples(columns=["n"], prefetch=512), list(ds.samples(columns=["n"]))
+    first = iter(pipeline)
+    assert [next(first) for _ in range(7)] == whole[:7]
+    state = pipeline.state_dict()
+    second = iter(pipeline)
+    assert list(first) == []
+    assert list(second) == whole
+    pipeline.load_state_dict(state)
+    assert list(pipeline) == whole[7:]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_damage_is_met_at_its_place(tmp_path: Path, *, shuffled: bool) -> None:
+    """Samples before it are handed out; it is raised again and again; mended, the position goes on from there."""
+    lk = lake.open(tmp_path, progress=False)
+    lk.commit("rows", table(), shard_bytes="16KiB")
+    ds, whole = lk.dataset("rows"), [key for key, _ in lk.dataset("rows").samples()]
+    [*_, hurt] = ds.snapshot.shard(2).parts
+    part = tmp_path / "shards" / hurt.digest[:2] / f"{hurt.digest}.arrow"
+    good = part.read_bytes()
+    part.chmod(0o644)
+    part.write_bytes(bytes(octet ^ 0x55 for octet in good))
+
+    def made() -> Pipeline:
+        samples = lake.open(tmp_path, progress=False).dataset("rows").samples()
+        return samples.shuffle(seed=1) if shuffled else samples
+
+    pipeline, seen = made(), list[Any]()
+    stream = iter(pipeline)
+    with pytest.raises(lake.IntegrityError) as caught:
+        seen.extend(key for key, _ in stream)
+    with pytest.raises(lake.IntegrityError) as again:
+        next(stream)
+    assert again.value is caught.value
+    part.write_bytes(good)
+    rest = [key for key, _ in resumed(made, pipeline.state_dict())]
+    assert [*seen, *rest] == [key for key, _ in made()]
+    assert sorted([*seen, *rest]) == whole
+
+
+def test_a_batch_tells_which_sample_failed(ds: Dataset) -> None:
+    """Functions are called for many at once, and counted one by one."""
+    pipeline = ds.samples(columns=["n"]).map(lambda sample: 1 / (sample[1]["n"] - 13)).batch(8)
+    stream = iter(pipeline)
+    next(stream)
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(stream)
+    assert caught.value.__notes__ == ["in map(<lambda>), sample 'row-013'"]
+    [stage] = pipeline.metrics()["stages"].values()
+    assert stage["items"] == 13
 
 
 def test_epochs_of_samples(ds: Dataset) -> None:

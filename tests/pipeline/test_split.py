@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
 from lake.pipeline.deal import Worker
 from lake.pipeline.lanes import Position, dealt, grain_of, laned, ordered
 from lake.pipeline.node import Node, Readings, Run
 from lake.plan import Ranks
-from lake.repo import Dataset
 from tests.contracts.stage import plain
 
 

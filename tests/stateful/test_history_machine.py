@@ -20,9 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import lake
 from lake import _os, commit, history
 from lake.commit import Signature
+from lake.dataset import Dataset
 from lake.format import names
 from lake.refs import Refs
-from lake.repo import Dataset, Lake
+from lake.repo import Lake
 from lake.roots import reached, read_roots
 from lake.snapshot import Snapshot
 from lake.stores import LocalStore

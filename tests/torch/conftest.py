@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import lake
-from lake.repo import Dataset
+from lake.dataset import Dataset
 
 ROWS = 103  # divides by nothing
 

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
-from lake.repo import Dataset
 from lake.torch import as_iterable_dataset
 from tests.torch.conftest import ROWS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lake.repo import Dataset
+from lake.dataset import Dataset
 from lake.torch import DeviceFeed, loader
 from lake.torch.device import AHEAD, Mover, PlainRoute
 from tests.torch.conftest import ROWS

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lake.repo import Dataset
+from lake.dataset import Dataset
 from tests.torch.conftest import ROWS
 
 PROGRAM = Path(__file__).parent / "glue.py"

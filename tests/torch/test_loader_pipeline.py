@@ -20,8 +20,8 @@ import pytest
 import torch
 
 import lake
+from lake.dataset import Dataset
 from lake.pipeline import Pipeline
-from lake.repo import Dataset
 from lake.torch import Loader, loader
 from tests.remote import remote_lake
 from tests.torch.conftest import ROWS

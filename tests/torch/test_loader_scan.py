@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import lake
-from lake.repo import Dataset
+from lake.dataset import Dataset
 from lake.torch import loader
 from lake.torch.ranks import launched
 from tests.torch.conftest import ROWS

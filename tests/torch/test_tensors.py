@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lake
-from lake.repo import Dataset
+from lake.dataset import Dataset
 from lake.scan.columns import Columns
 from lake.torch import Form, Tensors
 from tests.remote import remote_lake
