@@ -126,28 +126,17 @@ def land(
     for attempt in itertools.count():
         if expect is not None and base.version != expect:
             raise conflict(name, f"the head is not {expect[:12]}", base)
-        draft = build(base)
-        same = _changes_nothing(draft, base)
-        if same and not signature.given:
+        draft = _drafted(build, base, signature)
+        if draft is None:
             assert base.entry is not None
             return base.entry
-        if same:
-            draft = replace(
-                draft, operation="same", document=base.document, segments=(), rows_added=0, rows_removed=0
-            )
         entry = _entry(refs, guard, name, base, draft, signature)
-        rival = _create(refs, guard, name, entry, give_up)
-        if rival is None:
+        if _create(refs, guard, name, entry, give_up):
             _hint(refs, name, entry.seq)
             return entry
-        newer = refs.entries(name, after=base.seq)
-        ours = next((other for other in newer if other.txn == signature.txn), None)
+        ours, base = _overtaken(refs, name, base, signature)
         if ours is not None:
             return ours
-        removed = any(other.version is None for other in newer)
-        base = refs.base_of(name, newer[0])
-        if removed:
-            raise conflict(name, f"{name!r} was removed meanwhile", base)
         if time.monotonic() > give_up:
             raise conflict(name, f"other writers were faster for {DEADLINE:.0f} s", base, retryable=True)
         time.sleep(random.uniform(0, min(_PAUSE[1], _PAUSE[0] * 2 ** min(attempt, 10))))
@@ -193,10 +182,32 @@ def conflict(name: str, why: str, base: Base, *, retryable: bool = False) -> Con
 # --- inside -----------------------------------------------------------------------------------
 
 
-def _changes_nothing(draft: Draft, base: Base) -> bool:
+def _drafted(build: Callable[[Base], Draft], base: Base, signature: Signature) -> Draft | None:
+    """What the change wants on this base; None if that is so already, and no transaction asks for an entry."""
+    draft = build(base)
     if draft.anew or draft.document is None or base.document is None:
-        return False
-    return draft.document.data == base.document.data
+        return draft
+    if draft.document.data != base.document.data:
+        return draft
+    if not signature.given:
+        return None
+    return replace(draft, operation="same", document=base.document, segments=(), rows_added=0, rows_removed=0)
+
+
+def _overtaken(refs: Refs, name: str, base: Base, signature: Signature) -> tuple[LogEntry | None, Base]:
+    """What another process landed under our transaction, if it did; and the base to try on next.
+
+    Raises:
+        ConflictError: the dataset was removed meanwhile.
+    """
+    newer = refs.entries(name, after=base.seq)
+    ours = next((entry for entry in newer if entry.txn == signature.txn), None)
+    if ours is not None:
+        return ours, base
+    newest = refs.base_of(name, newer[0])
+    if any(entry.version is None for entry in newer):
+        raise conflict(name, f"{name!r} was removed meanwhile", newest)
+    return None, newest
 
 
 def _claim_txn(refs: Refs, name: str, base: Base, txn: str) -> LogEntry | None:
@@ -250,9 +261,9 @@ def _claim_name(refs: Refs, name: str, base: Base) -> None:
         )
 
 
-def _create(refs: Refs, guard: Guard, name: str, entry: LogEntry, give_up: float) -> LogEntry | None:
-    """None if the entry is in the log; otherwise what has its number: a rival, or what another process landed first
-    under the same transaction.
+def _create(refs: Refs, guard: Guard, name: str, entry: LogEntry, give_up: float) -> bool:
+    """Whether the entry is in the log now; not if its number is taken: by a rival, or by what another process landed
+    first under the same transaction.
 
     A create whose reply was lost is read back; if it is not there, the identical entry is sent again.
     """
@@ -260,16 +271,14 @@ def _create(refs: Refs, guard: Guard, name: str, entry: LogEntry, give_up: float
     while True:
         try:
             with guard.root():
-                if refs.store.put_new(key, data):
-                    return None
-            found = refs.entry(name, entry.seq)
-            return None if found == entry else found
+                created = refs.store.put_new(key, data)
+            return created or refs.entry(name, entry.seq) == entry
         except (StoreError, NotFoundError) as error:
             if isinstance(error, StoreError) and not error.retryable:
                 raise
-            found_or_none = _read_back(refs, name, entry, give_up, error)
-            if found_or_none is not None:
-                return None if found_or_none == entry else found_or_none
+            there = _read_back(refs, name, entry, give_up, error)
+            if there is not None:
+                return there == entry
 
 
 def _read_back(refs: Refs, name: str, entry: LogEntry, give_up: float, cause: Exception) -> LogEntry | None:
