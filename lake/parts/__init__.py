@@ -4,7 +4,7 @@ from lake.parts.access import OPEN_PARTS, Access
 from lake.parts.chunk import Chunk, Raw, array_of, raw_of, width
 from lake.parts.meter import Meter
 from lake.parts.reader import PartReader
-from lake.parts.views import Views
+from lake.parts.views import Views, is_wide
 
 __all__ = [
     "OPEN_PARTS",
@@ -15,6 +15,7 @@ __all__ = [
     "Raw",
     "Views",
     "array_of",
+    "is_wide",
     "raw_of",
     "width",
 ]

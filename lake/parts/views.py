@@ -8,7 +8,7 @@ the number of its buffer and its place there; a shorter value is in the view its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ _Words: TypeAlias = npt.NDArray[np.int32]  # [rows, 4]: length, prefix, buffer, 
 
 _LENGTH, _PREFIX, _BUFFER, _PLACE = range(4)
 _INSIDE = 12  # bytes of a value that its view has itself, at most
+_SHORT = 64  # bytes of a value, with its offset, that are copied sooner than looked at where they lie
 _MOST = 2**31 - 1  # the last place in a buffer that a view can tell
 
 
@@ -36,9 +37,9 @@ class Views:
         """The values of these chunks, one's after the other's; None where views cannot tell of them."""
         if all(chunk.fixed for chunk in chunks):
             return _of_bytes(chunks)
-        if not all(_is_wide(chunk.type) and _ends(chunk.source) <= _MOST for chunk in chunks):
+        if not is_wide(chunks[0].type) or any(_ends(chunk.source) > _MOST for chunk in chunks):
             return None
-        return _of_long(chunks) or cls.joined([_of_any(chunk.array) for chunk in chunks])
+        return _of_long(chunks) or _of_several([chunk.array for chunk in chunks])
 
     @classmethod
     def joined(cls, several: Sequence[Views]) -> Views:
@@ -72,13 +73,18 @@ class Views:
         valid = None if self.valid is None else self.valid[start:stop]
         return Views(self.words[start:stop], self.buffers, valid)
 
+    def array(self, type_: pa.DataType) -> pa.Array:
+        """The values where they lie, as an array of views: strings, or else binaries. Not to be compared."""
+        valid = None if self.valid is None else pa.py_buffer(np.packbits(self.valid, bitorder="little"))
+        return pa.Array.from_buffers(
+            pa.string_view() if pa.types.is_large_string(type_) else pa.binary_view(),
+            len(self.words),
+            [valid, pa.py_buffer(self.words), *self.buffers],
+        )
+
     def copied(self, type_: pa.DataType) -> pa.Array:
         """The values end to end: strings or binaries with 64-bit offsets, of any other type as binaries."""
-        valid = None if self.valid is None else pa.py_buffer(np.packbits(self.valid, bitorder="little"))
-        views = pa.Array.from_buffers(
-            pa.binary_view(), len(self.words), [valid, pa.py_buffer(self.words), *self.buffers]
-        )
-        found = views.cast(pa.large_binary())
+        found = self.array(pa.binary()).cast(pa.large_binary())
         if not pa.types.is_large_string(type_):
             return found
         return pa.Array.from_buffers(type_, len(found), found.buffers(), found.null_count)
@@ -115,15 +121,28 @@ def _of_long(chunks: Sequence[Chunk]) -> Views | None:
         if picked is not None:
             starts, ends = starts[picked], ends[picked]
         lengths.append(ends - starts)
+        if len(lengths) == 1 and _has_short(lengths[0]):  # as where all are
+            return None
         places.append(starts)
         buffers.append(data)
     words = np.zeros((sum(chunk.rows for chunk in chunks), 4), np.int32)
     np.concatenate(lengths, out=words[:, _LENGTH], casting="same_kind")
-    if len(words) and int(words[:, _LENGTH].min()) <= _INSIDE:
+    if _has_short(words[:, _LENGTH]):
         return None
     np.concatenate(places, out=words[:, _PLACE], casting="same_kind")
     words[:, _BUFFER] = np.repeat(np.arange(len(chunks), dtype=np.int32), [chunk.rows for chunk in chunks])
     return Views(words, buffers, None)
+
+
+def _has_short(lengths: npt.NDArray[Any]) -> bool:
+    return bool(len(lengths)) and int(lengths.min()) <= _INSIDE
+
+
+def _of_several(arrays: Sequence[pa.Array]) -> Views:
+    """Of strings and binaries in several arrays; short ones are laid end to end first, which costs less."""
+    if sum(array.nbytes for array in arrays) <= _SHORT * sum(map(len, arrays)):
+        return _of_any(pa.concat_arrays(arrays))
+    return Views.joined([_of_any(array) for array in arrays])
 
 
 def _of_any(array: pa.Array) -> Views:
@@ -138,7 +157,8 @@ def _of_any(array: pa.Array) -> Views:
     return Views(found, buffers, valid)
 
 
-def _is_wide(type_: pa.DataType) -> bool:
+def is_wide(type_: pa.DataType) -> bool:
+    """Whether values are strings or binaries, with 64-bit offsets."""
     return bool(pa.types.is_large_binary(type_) or pa.types.is_large_string(type_))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import length_hint
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -40,16 +41,19 @@ class Inline(Over, Caller):
             return made
 
     def several(self, count: int) -> list[Any]:
-        simple, meter, made = self._simple, self._meter, list[Any]()
+        simple, meter = self._simple, self._meter
         if simple is None or not self._call.keeps_count:
             return [self.next()]
         items = several(self._source, count)
+        left = iter(items)
         begun = perf_counter()
         try:
-            for item in items:
-                made.append(simple(item))  # how many were made says which one failed
+            made = [simple(item) for item in left]
         except Exception as error:
-            self._call.failed(error, items[len(made)], meter)
+            done = len(items) - length_hint(left) - 1  # how many are left says which one failed
+            meter.items += done
+            self._call.failed(error, items[done], meter)
+            raise  # does not come to this: it keeps the count
         meter.seconds += perf_counter() - begun
         meter.items += len(made)
         self.item = items[-1]

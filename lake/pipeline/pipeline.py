@@ -8,7 +8,8 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, cast
 
 import cloudpickle
 
@@ -58,7 +59,7 @@ class Pipeline:
         self._epoch = 0  # of the next iteration, unless a position was loaded
         self._loaded: Mapping[str, Any] | None = None  # where the next iteration begins
         self._mark: _Mark | None = None  # how far the last iteration came
-        self._iteration: weakref.ref[_Iteration] | None = None
+        self._iteration: weakref.ref[_Iteration | _Lending] | None = None
         self._outer: weakref.ref[Any] | None = None  # who hands the items on, and so knows the position
         self._meters: dict[Node, StageMeter] = {}
         self._readings = Readings()
@@ -380,7 +381,7 @@ class Pipeline:
         if loaded is not None and loaded["at"] is not None:
             stage.restore(loaded["at"])
         self._mark, self._loaded, self._epoch = _Mark(stage, epoch), None, epoch + 1
-        iteration = _Iteration(self._mark)
+        iteration = _lending(self._mark) if hasattr(stage.source, "lent") else _Iteration(self._mark)
         self._iteration = weakref.ref(iteration)
         return iteration
 
@@ -472,6 +473,61 @@ class _Iteration:
     def __del__(self) -> None:
         if not self._mark.is_closed:
             self.close()
+
+
+class _Lending(chain[Any]):
+    """The same over a stage that lends its items: between two lots of them no Python is run for any."""
+
+    _mark: _Mark
+
+    def close(self) -> None:
+        """Hand nothing out any more."""
+        self._mark.close()
+
+    def __del__(self) -> None:
+        if not self._mark.is_closed:
+            self.close()
+
+
+def _lending(mark: _Mark) -> _Lending:
+    made = cast("_Lending", _Lending.from_iterable(_Lots(mark)))
+    made._mark = mark
+    return made
+
+
+class _Lots:
+    """What a stage lends, lot by lot; in place of one that cannot be had, the error, again and again."""
+
+    def __init__(self, mark: _Mark) -> None:
+        self._mark = mark
+
+    def __iter__(self) -> _Lots:
+        return self
+
+    def __next__(self) -> Iterator[Any]:
+        mark = self._mark
+        if mark.is_closed:
+            raise StopIteration
+        try:
+            return mark.stage.lent()
+        except StopIteration:
+            mark.close()
+            raise
+        except BaseException as error:
+            mark.error = error
+            mark.close()
+            return _Again(error)
+
+
+class _Again:
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __iter__(self) -> _Again:
+        return self
+
+    def __next__(self) -> Any:
+        raise self._error
 
 
 def node_of(called: str, given: Any) -> Node:

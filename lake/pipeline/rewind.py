@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any, Final, cast
 
 from lake.pipeline.node import Node, graph, is_ordered
-from lake.pipeline.stage import Stage, passed
+from lake.pipeline.stage import Lending, Stage, passed
 
 EVERY: Final = 32  # items between positions that are noted
 
@@ -41,6 +42,11 @@ class Rewind:
         item = self.source.next()
         self.count += 1
         return item
+
+    def lent(self) -> Iterator[Any]:
+        """The next items of a stage that lends them; what is known is the position before them, not each."""
+        self._noted.append((self.count, self.source.state()))
+        return cast("Lending", self.source).lent()
 
     def skip(self, count: int) -> int:
         """Pass over items of a stage that can."""

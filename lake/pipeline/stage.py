@@ -5,6 +5,7 @@ A stage is opened for one epoch, by its node. It is never a generator, which wou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Protocol, cast
 
 
@@ -49,6 +50,17 @@ class Plentiful(Stage, Protocol):
 
     def several(self, count: int) -> list[Any]:
         """The next items, as many as are at hand: one at least, `count` at most. The tag is that of the last.
+
+        Raises:
+            StopIteration: there is none.
+        """
+
+
+class Lending(Stage, Protocol):
+    """A stage that lets its items be taken from it without being asked for each."""
+
+    def lent(self) -> Iterator[Any]:
+        """The next items that are at hand, one at least. Reading them moves this stage; closing it ends them.
 
         Raises:
             StopIteration: there is none.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
+from operator import length_hint
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -17,11 +20,13 @@ from lake.pipeline.stage import Stage
 from lake.plan.permutation import Ints
 from lake.samples.values import samples, values
 from lake.scan import Scan
+from lake.scan.columns import Columns
 from lake.snapshot import Snapshot
 from lake.where import condition
 
-BATCH_BYTES: Final = 2**19  # decoded, of the rows that are made samples together
+BATCH_BYTES: Final = 2**19  # decoded, of the rows that are read together
 BATCH_ROWS: Final = 1024  # of them, at most
+PART_ROWS: Final = 256  # of a batch that are made samples together: few enough to be in the processor's cache
 _SPREAD: Final = 8  # batches that a scan reads ahead
 _LEAST_PART: Final = 16  # rows that are made samples together where many are passed over
 
@@ -172,17 +177,22 @@ class Samples(Node):
 
 
 class _Rows:
-    """Samples one by one, made a batch at a time. The position is the scan's, to the row."""
+    """Samples one by one, made many at a time. The position is the scan's, to the row.
+
+    Samples at hand are what is left of one iterator, which is lent to whoever reads fastest by it: how many
+    were taken is how many are missing.
+    """
 
     def __init__(self, node: Samples, run: Run, scan: Scan) -> None:
         self._node, self._run, self._scan = node, run, scan
         self._start = self._scan.state_dict()  # of this epoch's rows, before the first that is read
         self._key = node.snapshot.document.key
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        self._batch: pa.RecordBatch | None = None
-        self._samples: list[tuple[Any, dict[str, Any]]] = []  # of the batch's rows from `offset` on
-        self._offset = self._place = 0
-        self._part = BATCH_ROWS  # rows that are made samples together
+        self._batches: Iterator[Columns] | None = None
+        self._columns: list[tuple[pa.Array, pa.Field]] = []  # of the batch: fields, and the key
+        self._rows = 0  # of it
+        self._samples: Iterator[tuple[Any, dict[str, Any]]] = iter(())  # left of those made
+        self._offset = self._made = 0  # rows of the batch before those made samples, and how many these were
+        self._part = PART_ROWS  # rows that are made samples together
         self._since = 0  # the place in the epoch from which items are taken, since some were passed over
         self._before, self._number = int(self._start["rows"]), 0  # rows and batches before this one
         self._numbers: list[int] | None = None  # of the batch's rows in the version
@@ -191,21 +201,17 @@ class _Rows:
         self._block: tuple[int, Ints] = (-1, np.empty(0, np.int64))
 
     def next(self) -> Any:
-        while True:
-            try:
-                sample = self._samples[self._place]
-            except IndexError:
-                self._turn()
-            else:
-                self._place += 1
-                return sample
+        for sample in self._samples:
+            return sample
+        return next(self.lent())
 
     def several(self, count: int) -> list[Any]:
-        if self._place >= len(self._samples):
+        return list(islice(self._samples, count)) or list(islice(self.lent(), count))
+
+    def lent(self) -> Iterator[Any]:
+        if not length_hint(self._samples):
             self._turn()
-        found = self._samples[self._place : self._place + count]
-        self._place += len(found)
-        return found
+        return self._samples
 
     def skip(self, count: int) -> int:
         before = self._at
@@ -215,7 +221,7 @@ class _Rows:
             self._start = {**self._start, "rows": self._before}
             self._scan.load_state_dict(self._start)
             return count
-        self._part = max(_LEAST_PART, min(BATCH_ROWS, before - self._since))  # as many as were taken last
+        self._part = max(_LEAST_PART, min(PART_ROWS, before - self._since))  # as many as were taken last
         self._since = before + count
         self._go_to(before + count)
         return count
@@ -230,28 +236,29 @@ class _Rows:
     def tag(self) -> Any:
         if self._numbers is None:
             self._numbers = self._rows_of(self._number - 1).tolist()
-        return self._run.epoch, self._numbers[self._offset + self._place - 1]
+        return self._run.epoch, self._numbers[self._offset + self._taken - 1]
 
     def close(self) -> None:
         self._run.reading.end(self)
-        self._before, self._offset, self._place = self._at, 0, 0
-        self._batches, self._batch, self._samples, self._is_over = None, None, [], True
+        self._before = self._at
+        deque(self._samples, maxlen=0)  # for those who were lent it
+        self._batches, self._columns, self._is_over = None, [], True
+        self._rows = self._offset = self._made = 0
         self._scan._end()
 
     # --- inside -------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Make the samples of the next batch.
+        """Make the next samples, where none is left.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: there is no row.
         """
-        self._offset, self._place = self._offset + self._place, 0
-        self._samples = []  # first: the next ones take their memory, which the caches know
-        if self._batch is None or self._offset >= self._batch.num_rows:
+        self._offset, self._made = self._offset + self._made, 0
+        if self._offset >= self._rows:
             self._turn_batch()
-        assert self._batch is not None
-        self._samples = self._made(self._batch.slice(self._offset, self._part))
+        found = self._samples_of(self._offset, min(self._rows, self._offset + self._part))
+        self._samples, self._made = iter(found), len(found)
 
     def _turn_batch(self) -> None:
         """Go to the next batch."""
@@ -259,46 +266,52 @@ class _Rows:
             raise StopIteration
         if self._batches is None:
             self._since = self._before
-            self._batches = iter(self._scan)
+            self._batches = self._scan.loose()
             self._run.reading.begin(self, self._scan.metrics)
+        self._columns = []  # first: what is to come may need the room of the files that these lie in
         try:
             batch = next(self._batches)
         except StopIteration:
             self._is_over = True
             raise
-        self._before += 0 if self._batch is None else self._batch.num_rows
-        self._batch, self._offset, self._numbers = batch, 0, None
+        self._before += self._rows
+        self._rows, self._offset, self._numbers = batch.rows, 0, None
+        self._columns = [(batch.array(number), field) for number, field in enumerate(batch.schema)]
         self._number += 1
 
     def _go_to(self, place: int) -> None:
         """Go to a place of the epoch without making samples of what is before it."""
-        if place <= self._before + self._offset + len(self._samples):
-            self._place = place - self._before - self._offset
+        deque(islice(self._samples, place - self._at), maxlen=0)
+        if place == self._at:
             return
-        self._samples = []
-        while self._batch is None or place >= self._before + self._batch.num_rows:
-            self._place = 0
+        self._made = 0
+        while place >= self._before + self._rows:
             try:
                 self._turn_batch()
             except StopIteration:
                 break
-        self._offset, self._place = place - self._before, 0
+        self._offset = place - self._before
 
     @property
     def _at(self) -> int:
         """Rows of the epoch before the next sample."""
-        return self._before + self._offset + self._place
+        return self._before + self._offset + self._taken
 
-    def _made(self, batch: pa.RecordBatch) -> list[tuple[Any, dict[str, Any]]]:
-        schema, names = batch.schema, self._node.fields
-        columns = [values(batch.column(name), schema.field(name)) for name in names]
+    @property
+    def _taken(self) -> int:
+        """How many of the samples made were handed out."""
+        return self._made - length_hint(self._samples)
+
+    def _samples_of(self, start: int, stop: int) -> list[tuple[Any, dict[str, Any]]]:
+        """The samples of these rows of the batch."""
+        columns = [values(array[start:stop], field) for array, field in self._columns]
         if self._key is not None:
-            keys = values(batch.column(self._key), schema.field(self._key))
+            keys = columns.pop()  # it is read last
         else:
             if self._numbers is None:
                 self._numbers = self._rows_of(self._number - 1).tolist()
-            keys = self._numbers[self._offset : self._offset + batch.num_rows]
-        return samples(keys, names, columns)
+            keys = self._numbers[start:stop]
+        return samples(keys, self._node.fields, columns)
 
     def _rows_of(self, number: int) -> Ints:
         """The numbers in the version of the rows of a batch."""

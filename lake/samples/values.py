@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,15 @@ import pyarrow as pa
 from lake.convert.tensors import MARK, is_variable_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_PLAIN: Final = frozenset(
+    kind.id
+    for kind in (
+        *(pa.large_string(), pa.string_view(), pa.large_binary(), pa.binary_view(), pa.bool_()),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64()),
+    )
+)  # types whose values are what Arrow makes of them
 
 
 def samples(
@@ -30,9 +39,12 @@ def samples(
     return [(key, dict(zip(names, row, strict=True))) for key, row in zip(keys, rows, strict=True)]
 
 
-def values(array: pa.Array, field: pa.Field) -> list[Any]:
-    """The values of a column, None for nulls."""
+def values(array: pa.Array | pa.ChunkedArray, field: pa.Field) -> list[Any]:
+    """The values of a column, None for nulls; only strings and binaries may be in chunks."""
     kind = array.type
+    if kind.id in _PLAIN:
+        plain: list[Any] = array.to_pylist()
+        return plain
     if pa.types.is_dictionary(kind):
         return list(array.indices.to_pylist())
     if isinstance(kind, pa.FixedShapeTensorType) and _is_number(kind.value_type):

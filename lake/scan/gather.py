@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
-from lake.parts import Chunk, Raw, Views, array_of
+from lake.parts import Chunk, Raw, Views, array_of, is_wide
 from lake.plan.permutation import Ints
 from lake.scan.pool import Pool
 
@@ -25,7 +25,7 @@ _SMALL: Final = 64 * 2**10  # bytes whose copying is no reason for other threads
 
 WIDE: Final = 128  # bytes of a value from which on it is viewed
 
-Values: TypeAlias = "pa.Array | Raw"  # a column; bytes are the receiver's own, to write to if it likes
+Values: TypeAlias = "pa.Array | pa.ChunkedArray | Raw"  # a column; bytes are the receiver's own, to write to
 Batch: TypeAlias = list[Values]  # the columns of a plan batch
 
 
@@ -73,29 +73,32 @@ def _permuted(chunks: Sequence[Chunk], order: Ints, pool: Pool, copy: bool) -> C
     return _PermutedArrays(chunks, order) if fixed is None else _PermutedBytes(chunks, order, pool)
 
 
-def gather(units: Sequence[Rows], batches: int, pool: Pool, *, own: bool) -> list[Batch]:
+def gather(units: Sequence[Rows], batches: int, pool: Pool, *, own: bool, loose: bool = False) -> list[Batch]:
     """The columns of these rows, one unit's after the other's, as so many batches of one length.
 
-    `own`: fixed-width values are always copied; otherwise they stay where they are if they lie together.
+    `own`: fixed-width values are always copied; otherwise they stay where they are if they lie together. `loose`:
+    strings and binaries are not copied: they are views, or several arrays, where they do not lie together.
     """
     size = sum(stop - start for _, start, stop in units) // batches
-    columns = [
-        _column([(columns[number], start, stop) for columns, start, stop in units], size, batches, pool, own)
-        for number in range(len(units[0][0]))
-    ]
-    return [list(batch) for batch in zip(*columns, strict=True)]
+    found = []
+    for number in range(len(units[0][0])):
+        runs = [(columns[number], start, stop) for columns, start, stop in units]
+        found.append(_column(runs, size, batches, pool, own=own, loose=loose))
+    return [list(batch) for batch in zip(*found, strict=True)]
 
 
-def _column(runs: Sequence[_Run], size: int, batches: int, pool: Pool, own: bool) -> Sequence[Values]:
+def _column(
+    runs: Sequence[_Run], size: int, batches: int, pool: Pool, *, own: bool, loose: bool
+) -> Sequence[Values]:
     """A column of all batches, each of `size` rows."""
     if all(isinstance(column, _Viewed) for column, _, _ in runs):
-        return _cut(_viewed(runs), size, batches)
+        return _cut(_viewed(runs, loose=loose), size, batches)
     if own and all(column.fixed is not None for column, _, _ in runs):
         return _cut(_filled(runs, size * batches, pool), size, batches)
-    return [_one(run, size, pool) for run in _batches(runs, size)]
+    return [_one(run, size, pool, loose=loose) for run in _batches(runs, size)]
 
 
-def _one(runs: Sequence[_Run], rows: int, pool: Pool) -> Values:
+def _one(runs: Sequence[_Run], rows: int, pool: Pool, *, loose: bool) -> Values:
     """The column of one batch, copied only if it must be."""
     column, start, stop = runs[0]
     if len(runs) == 1 and column.together(start, stop):
@@ -103,7 +106,9 @@ def _one(runs: Sequence[_Run], rows: int, pool: Pool) -> Values:
     if all(column.fixed is not None for column, _, _ in runs):
         return _filled(runs, rows, pool)
     arrays = [array for column, start, stop in runs for array in column.arrays(start, stop)]
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.chunked_array(arrays) if loose and is_wide(arrays[0].type) else pa.concat_arrays(arrays)
 
 
 def _filled(runs: Sequence[_Run], rows: int, pool: Pool) -> Raw:
@@ -116,10 +121,12 @@ def _filled(runs: Sequence[_Run], rows: int, pool: Pool) -> Raw:
     return out
 
 
-def _viewed(runs: Sequence[_Run]) -> Values:
+def _viewed(runs: Sequence[_Run], *, loose: bool = False) -> Values:
     first = runs[0][0]
     assert isinstance(first, _Viewed)
     views = [column.views.slice(start, stop) for column, start, stop in runs if isinstance(column, _Viewed)]
+    if loose and first.fixed is None:
+        return Views.joined(views).array(first.type)
     array = Views.joined(views).copied(first.type)
     if first.fixed is None:
         return array

@@ -26,7 +26,7 @@ from lake.scan.labels import sorted_labels
 from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
-from lake.scan.residence import Residence, room
+from lake.scan.residence import Residence, room, stays_open
 from lake.scan.schedule import WHOLE_BYTES, Schedule, Step
 from lake.scan.select import Selected, Selecting, select
 from lake.scan.spans import Spans
@@ -230,6 +230,10 @@ class Scan:
         """
         return self._items(render, own=own, every=(count, number))
 
+    def loose(self) -> Iterator[Columns]:
+        """The batches as columns, of which strings and binaries stay where they lie: as views, or several arrays."""
+        return self._items(_columns_of, own=False, loose=True)
+
     def twin(self) -> Scan:
         """Another scan of the same plan, at its beginning."""
         return self._fresh()
@@ -359,9 +363,12 @@ class Scan:
             options["limit"],
         )
 
-    def _schedule(self, planned: plan.EpochPlan) -> Schedule:
-        """How a plan is carried out. In the lake's folder nothing is fetched: there shards are loaded whole."""
-        if self.snapshot.cache is None:
+    def _schedule(self, planned: plan.EpochPlan, *, is_open: bool = False) -> Schedule:
+        """How a plan is carried out. In the lake's folder nothing is fetched: there shards are loaded whole.
+
+        `is_open`: as little has to be fetched, for parts are still open.
+        """
+        if self.snapshot.cache is None or is_open:
             return Schedule(planned, unit_bytes=WHOLE_BYTES, first_bytes=WHOLE_BYTES)
         return Schedule(planned)
 
@@ -401,13 +408,14 @@ class Scan:
         render: Callable[[Columns], Item],
         *,
         own: bool,
+        loose: bool = False,
         outer: Any = None,
         every: tuple[int, int] = (1, 0),
     ) -> _Iteration[Item]:
         """Begin an iteration that gives what `render` makes of each batch.
 
-        `own`: fixed-width columns are in memory of their own. `outer`: who hands the items on. `every`: which
-        batches are wanted, as in `Scan.every`.
+        `own`, `loose`: as in `gather`. `outer`: who hands the items on. `every`: which batches are wanted, as in
+        `Scan.every`.
         """
         self._end()
         cursor, self._loaded = self._loaded, None
@@ -416,7 +424,7 @@ class Scan:
         planned = self._planned(epoch, 0 if cursor is None else cursor.rows) if spans is None else None
         self._mark, self._epoch = _Mark(epoch, planned, spans), epoch + 1
         self._outer = None if outer is None else weakref.ref(outer)
-        iteration = _Iteration(self, self._mark, render, own=own, every=every)
+        iteration = _Iteration(self, self._mark, render, own=own, loose=loose, every=every)
         self._iteration = weakref.ref(iteration)
         return iteration
 
@@ -439,9 +447,10 @@ class _Iteration(Generic[Item]):
         render: Callable[[Columns], Item],
         *,
         own: bool,
+        loose: bool,
         every: tuple[int, int],
     ) -> None:
-        self._mark, self._render, self._own, self._every = mark, render, own, every
+        self._mark, self._render, self._own, self._loose, self._every = mark, render, own, loose, every
         self._snapshot, self._columns, self._meter = scan.snapshot, scan.columns, scan._meter
         self._schema, self._maps, self._scan = scan._read_schema, scan._maps, scan
         self._plan, self._done = mark.plan, 0  # what is being carried out, and how many of its steps are
@@ -543,23 +552,23 @@ class _Iteration(Generic[Item]):
     def _hired(self) -> Crew:
         assert self._plan is not None
         planned, first, pool = self._plan, self._done, self._scan._pool
-        schedule = self._scan._schedule(planned)
+        schedule = self._scan._schedule(planned, is_open=stays_open(self._snapshot, self._columns))
         residence = None
         if self._snapshot.cache is not None and len(planned) > first:
             residence = Residence(
                 self._snapshot, self._columns, schedule, planned.order.selection, first, self._meter
             )
         self._residence = residence
-        own = self._own
+        own, loose = self._own, self._loose
         crew = Crew(
             schedule,
             Loader(self._snapshot, self._columns, schedule, self._meter, pool, residence),
-            lambda rows, batches: gather.gather(rows, batches, pool, own=own),
+            lambda rows, batches: gather.gather(rows, batches, pool, own=own, loose=loose),
             self._meter,
             first=first,
             threads=helpers(),
             passed=None if residence is None else residence.passed,
-            waits=residence is not None,
+            waits=None if residence is None else residence.waits,
         )
         if residence is not None:
             residence.fail = crew.fail
@@ -575,6 +584,10 @@ class _Iteration(Generic[Item]):
 
 def _itself(scan: Scan) -> Scan:
     return scan
+
+
+def _columns_of(columns: Columns) -> Columns:
+    return columns
 
 
 _iterations: weakref.WeakSet[_Iteration[Any]] = weakref.WeakSet()

@@ -244,6 +244,8 @@ def test_a_batch_tells_which_sample_failed(ds: Dataset) -> None:
     assert caught.value.__notes__ == ["in map(<lambda>), sample 'row-013'"]
     [stage] = pipeline.metrics()["stages"].values()
     assert stage["items"] == 13
+    with pytest.raises(RuntimeError, match=r"StopIteration in map.*'row-000'"):
+        list(ds.samples().map(lambda sample: next(iter(()))).batch(8))
 
 
 def test_epochs_of_samples(ds: Dataset) -> None:
