@@ -30,6 +30,7 @@ if sys.platform == "win32":
     import msvcrt
 else:
     import fcntl
+    import resource
 
 OPEN_FLAGS = (  # never inherited by a program started later, never followed through a link, never text
     getattr(os, "O_CLOEXEC", 0)
@@ -280,6 +281,14 @@ def available_disk(path: str | Path) -> int:
     while not place.exists():
         place = place.parent
     return shutil.disk_usage(place).free
+
+
+def open_files() -> int:
+    """How many files this process may have open at once, about."""
+    if sys.platform == "win32":
+        return 8192  # of the C library
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2**20 if limit == resource.RLIM_INFINITY else limit
 
 
 def after_fork(call: Callable[[], None]) -> None:

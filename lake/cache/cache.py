@@ -23,6 +23,7 @@ from lake.cache import eviction, holds, index
 from lake.cache.eviction import Needs
 from lake.cache.groups import Groups, Reservation
 from lake.cache.home import BLOCK, OPEN, STORED, Home
+from lake.cache.idle import Idle
 from lake.cache.index import DOCUMENT, DOOMED, LAYOUTS, Index
 from lake.cache.lease import Lease
 from lake.cache.room import Room, unlink
@@ -66,7 +67,8 @@ class Cache:
 
     `budget`: bytes, None for no limit, or "auto": half of what the disk would have free without this cache.
     `wait`: seconds until an admission or a reservation gives up with `BudgetError`. `slots`: a request to a store
-    holds one of them, so that no more than `DOWNLOADS` of this machine are under way at once.
+    holds one of them, so that no more than `DOWNLOADS` of this machine are under way at once. `idle`: who keeps
+    leases that nothing uses.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Cache:
         self._shelf = Shelf(self._home, self._index)
         self._room = Room(self._home, self._index, self._groups)
         self.slots = Slots(self._home, DOWNLOADS)
+        self.idle = Idle(lambda: self.crowded)
         self._tally = dict.fromkeys(Counters.__dataclass_fields__.keys() - {"evicted"}, 0)
         self._lock = threading.Lock()
         self._fetched: set[int] = set()
@@ -201,6 +204,13 @@ class Cache:
         """A lease on the file if it is whole and verified, in either layout; fetches nothing."""
         return self._hit(digest, (OPEN, STORED))
 
+    def again(self, lease: Lease) -> bool:
+        """Use a lease once more; False: the file is doubted, or gone, since it was leased."""
+        is_good = self._shelf.again(lease)
+        if is_good:
+            self._count(hits=1, bytes_hit=lease.size)
+        return is_good
+
     def discard(self, digest: str) -> None:
         """Doubt a file: before its next use, in any process, it is verified, and fetched again if damaged."""
         self._shelf.doubt(digest)
@@ -235,6 +245,7 @@ class Cache:
 
     def clear(self) -> int:
         """Delete every file that nobody leases, and what killed processes left; the bytes this freed."""
+        self.idle.release()
         with self._index.write() as connection:
             before = index.total(connection)
             self._room.reap(connection, thorough=True)
@@ -243,7 +254,8 @@ class Cache:
             return before - index.total(connection)
 
     def close(self) -> None:
-        """Give up this process's reservations and its connection; leases stay, the next use reopens it."""
+        """Give up reservations, idle leases and the connection; other leases stay, and the next use reopens it."""
+        self.idle.close()
         self._groups.close()
         self._index.close()
 
@@ -265,7 +277,7 @@ class Cache:
         with self._landing(key, found):
             lease = self._verified(digest, accept, key)  # it may also have landed since we looked
             if lease is None:
-                self._room.admit(key, size, self.wait)
+                self._room.admit(key, size, self.wait, self.idle.give_way)
                 lease = self._fill(key, size, fill)
             return lease
 
@@ -333,7 +345,7 @@ class Cache:
 
     def _fill(self, key: str, size: int, fill: Callable[[Sink], object]) -> Lease:
         for _ in range(FETCHES):
-            sink = Sink(self._home.flight(key), size, named=len(key) == 64, make_room=self._room.make)
+            sink = Sink(self._home.flight(key), size, named=len(key) == 64, make_room=self._make_room)
             try:
                 fill(sink)
                 length, checksum = sink.checksum()
@@ -383,7 +395,7 @@ class Cache:
             with self._index.write() as connection:
                 if not self._room.admitted(connection, digest, len(data), DOCUMENT):
                     return
-            sink = Sink(self._home.flight(digest), len(data), named=True, make_room=self._room.make)
+            sink = Sink(self._home.flight(digest), len(data), named=True, make_room=self._make_room)
             try:
                 sink.write(data)
                 self._publish(digest, sink, sink.checksum()[1]).close()
@@ -391,6 +403,9 @@ class Cache:
                 sink.release()
         except StoreError:
             self._abandon(digest)
+
+    def _make_room(self, size: int) -> bool:
+        return self._room.make(size) or (self.idle.give_way() and self._room.make(size))
 
     # --- the rest -----------------------------------------------------------------------------
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from lake.cache.holds import Hold
+
+Looks = tuple[int, int, int]  # size, nanoseconds of the last change, inode
+
+
+def looks_of(stat: os.stat_result) -> Looks:
+    """What tells whether a file is what it was."""
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 class Lease:
@@ -14,10 +22,11 @@ class Lease:
     `layout` says what the file is: "stored" as downloaded, "open" decoded, or a "block".
     """
 
-    __slots__ = ("_hold", "layout", "path", "size")
+    __slots__ = ("_hold", "layout", "looks", "path", "size")
 
     def __init__(self, path: Path, layout: str, hold: Hold) -> None:
         self.path, self.layout, self.size = path, layout, hold.stat.st_size
+        self.looks = looks_of(hold.stat)
         self._hold: Hold | None = hold
 
     def map(self) -> mmap | bytes:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -40,8 +40,10 @@ class Room:
         self._queue_of: tuple[int, float] = (-1, 0.0)  # generation, time
         self._vain_until = 0.0
 
-    def admit(self, key: str, size: int, wait: float) -> None:
+    def admit(self, key: str, size: int, wait: float, give_way: Callable[[], bool]) -> None:
         """Count a file before its first byte is written, as soon as there is room for it.
+
+        `give_way`: whether this process had leases that it can do without, and ended them.
 
         Raises:
             BudgetError: it cannot fit, or does not after `wait` seconds.
@@ -65,6 +67,8 @@ class Room:
                 if waited > groups.PATIENCE:
                     self._groups.leave_behind(connection, key, size)
                 members = self._groups.live(connection)[1]
+            if give_way():
+                continue
             if waited > wait:
                 raise no_room(name, size, self.budget, wait, members)
             with self._groups.turn:

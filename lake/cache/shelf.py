@@ -21,12 +21,10 @@ from lake import _os
 from lake.cache import holds, index
 from lake.cache.home import BLOCK, Home
 from lake.cache.index import BOOT, LAYOUTS, Index
-from lake.cache.lease import Lease
+from lake.cache.lease import Lease, Looks, looks_of
 from lake.cache.room import unlink
 
 _CHUNK: Final = 1 << 20  # bytes hashed at once
-
-Looks = tuple[int, int, int]  # size, nanoseconds of the last change, inode
 
 
 class Shelf:
@@ -48,19 +46,30 @@ class Shelf:
             return None
         if hold is None:
             return None
-        if not self._proven(key, _looks(hold.stat)) and not (verify and self._verified(key, hold)):
+        if not self._proven(key, looks_of(hold.stat)) and not (verify and self._verified(key, hold)):
             hold.close()
             return None
         return self.landed(key, hold)
 
     def landed(self, key: str, hold: holds.Hold) -> Lease:
         """The lease on a file that was verified just now."""
-        self._known[key] = _looks(hold.stat)
+        self._known[key] = looks_of(hold.stat)
         self._index.touched[key] = time.time()
         path = self._home.path(key)
         if key.endswith(BLOCK):
             hold.last_out = path
         return Lease(Path(path), LAYOUTS[key[64:]], hold)
+
+    def again(self, lease: Lease) -> bool:
+        """Whether the file of a lease still looks as it did when it was leased; it then counts as used now."""
+        try:
+            looks = looks_of(os.stat(lease.path))  # noqa: PTH116 - asked for every file of an epoch
+        except FileNotFoundError:
+            return False
+        if looks != lease.looks:
+            return False
+        self._index.touched[lease.path.name] = time.time()
+        return True
 
     def document(self, digest: str) -> bytes | None:
         """A document's bytes, verified. They need no lease: what has this digest is it, evicted or not."""
@@ -115,10 +124,6 @@ class Shelf:
                 unlink(self._home.path(key))
                 index.remove(connection, key)
         return good
-
-
-def _looks(stat: os.stat_result) -> Looks:
-    return stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def _others_lease(hold: holds.Hold) -> bool:

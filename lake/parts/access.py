@@ -16,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from lake import _os
 from lake.cache import DOWNLOADS, Cache, Lease
 from lake.errors import BudgetError, IntegrityError
 from lake.format import names, part
@@ -32,6 +33,7 @@ REQUEST: Final = 2**20  # bytes that a request is worth
 FETCHES: Final = 3  # of bytes that turn out not to be what they should be
 
 OPEN_PARTS: Final = 256  # of a folder that are kept mapped
+IDLE_PARTS: Final = min(256, _os.open_files() // 4)  # of a bucket that stay open: each takes a descriptor
 
 
 class Access:
@@ -45,6 +47,7 @@ class Access:
         self._ranges = Ranges(self.copies, self.workers)
         self._open: OrderedDict[str, Opened] = OrderedDict()
         self._flights: dict[str, Flight] = {}
+        self._idle: dict[str, Opened] = {}  # that nobody wants now, but soon again
         self._wanted: Counter[str] = Counter()  # by how many each part of a bucket is wanted open
         self._order = URGENT + 1  # of the next flight among all
         self._pace = Pace()
@@ -123,7 +126,7 @@ class Access:
             return
         with self._lock:
             self._wanted[one.digest] += 1
-            if one.digest in self._open or one.digest in self._flights:
+            if one.digest in self._open or one.digest in self._flights or self._reopened(one, meter, decoded):
                 return
         lease = self.cache.peek(one.digest)
         if lease is not None and (lease.layout == "open" or not decoded or one.codec == "none"):
@@ -150,15 +153,31 @@ class Access:
         """Close what is open, so that no lease on it is in the way: it is opened again when it is read."""
         if not self._in_place:
             with self._lock:
-                self._open.clear()
+                closed, self._open = self._open, OrderedDict()
+            closed.clear()  # to unmap takes its time
+            self.release()
+
+    def release(self) -> None:
+        """Close what is open though nobody wants it."""
+        with self._lock:
+            closed, self._idle = self._idle, {}
+        closed.clear()
+
+    def is_idle(self, digest: str) -> bool:
+        """Whether a part is open that nobody wants."""
+        with self._lock:
+            return digest in self._idle
 
     def flying(self) -> int:
         """How many parts are on their way."""
         with self._lock:
             return len(self._flights)
 
-    def unwant(self, one: Part) -> None:
-        """Take one `want` back; the part that nobody wants is let go."""
+    def unwant(self, one: Part, *, again: bool = False) -> None:
+        """Take one `want` back; the part that nobody wants is let go.
+
+        `again`: it will be wanted again, and is in nobody's way: it stays open for a while.
+        """
         if self._in_place or self.cache is None:
             return
         with self._lock:
@@ -166,19 +185,24 @@ class Access:
             if self._wanted[one.digest] > 0:
                 return
             del self._wanted[one.digest]
-            self._open.pop(one.digest, None)
+            opened = self._open.pop(one.digest, None)
             flight = self._flights.pop(one.digest, None)
+            idles = again and opened is not None and len(self._idle) < IDLE_PARTS and self.cache.idle.welcome
+            if idles and opened is not None:
+                self._idle[one.digest] = opened
+        if idles:
+            self.cache.idle.note(self)
         if flight is not None:
             flight.cancel()
 
     @contextmanager
-    def wanting(self, one: Part, meter: Meter) -> Iterator[None]:
-        """Have a part open for as long as this lasts."""
+    def wanting(self, one: Part, meter: Meter, *, again: bool = False) -> Iterator[None]:
+        """Have a part open for as long as this lasts; `again` as in `unwant`."""
         self.want(one, meter)
         try:
             yield
         finally:
-            self.unwant(one)
+            self.unwant(one, again=again)
 
     def keep(self, one: Part, meter: Meter) -> None:
         """Have a whole part in the cache, fetched if it is not there."""
@@ -201,6 +225,7 @@ class Access:
         """
         with self._lock:
             self._open.pop(one.digest, None)
+            self._idle.pop(one.digest, None)
             doubted = one.digest in self._doubted
             self._doubted.add(one.digest)
         if self.cache is not None and not self._in_place and not doubted:
@@ -253,6 +278,19 @@ class Access:
         for index in indices:
             self._see(one, index, columns)
         return batches
+
+    def _reopened(self, one: Part, meter: Meter, decoded: bool) -> bool:
+        """Whether the part was still open, and is wanted again (with the lock held)."""
+        assert self.cache is not None
+        opened = self._idle.pop(one.digest, None)
+        if opened is None or opened.lease is None or (decoded and not opened.mapped):
+            return False
+        if not self.cache.again(opened.lease):
+            return False
+        self._open[one.digest] = opened
+        self.cache.idle.note(self)
+        meter.add(bytes_from_cache=one.bytes)
+        return True
 
     def _leased(self, one: Part, lease: Lease) -> Opened:
         """The part in the cache; it stays open where it is wanted so, and in nobody's way."""

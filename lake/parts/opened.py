@@ -17,10 +17,12 @@ from lake.parts.chunk import Chunk
 class Opened:
     """The batches of one part, and those columns that were read before, where that costs no memory. Thread-safe."""
 
-    __slots__ = ("_arrays", "_lock", "_source", "_stored", "chunks", "decoded", "mapped", "part")
+    __slots__ = ("_arrays", "_lock", "_source", "_stored", "chunks", "decoded", "lease", "mapped", "part")
 
-    def __init__(self, one: Part, source: Any, stored: pa.Schema, *, decoded: bool) -> None:
-        self.part, self.decoded = one, decoded
+    def __init__(
+        self, one: Part, source: Any, stored: pa.Schema, *, decoded: bool, lease: Lease | None = None
+    ) -> None:
+        self.part, self.decoded, self.lease = one, decoded, lease
         self.mapped = decoded or one.codec == "none"  # what is read refers to the file
         self.chunks: dict[str, list[Chunk | None]] = {name: [None] * len(one.batches) for name in one.fields}
         self._source, self._stored = source, stored
@@ -28,17 +30,19 @@ class Opened:
         self._lock = threading.Lock()
 
     @classmethod
-    def of(cls, one: Part, data: Any, stored: pa.Schema) -> Opened:
+    def of(cls, one: Part, data: Any, stored: pa.Schema, lease: Lease | None = None) -> Opened:
         """The part in these bytes."""
-        return cls(one, part.OpenPart(data, one, stored), stored, decoded=False)
+        return cls(one, part.OpenPart(data, one, stored), stored, decoded=False, lease=lease)
 
     @classmethod
     def leased(cls, one: Part, lease: Lease, stored: pa.Schema) -> Opened:
         """The part in a file of the cache, which is leased as long as anything refers to it."""
-        data = pa.py_buffer(lease.map())
+        with pa.memory_map(str(lease.path)) as file:
+            mapped = file.read_buffer()
+        data = pa.foreign_buffer(mapped.address, mapped.size, base=(mapped, lease))
         if lease.layout != "open":
-            return cls.of(one, data, stored)
-        return cls(one, pa.ipc.open_file(data), stored, decoded=True)
+            return cls.of(one, data, stored, lease)
+        return cls(one, pa.ipc.open_file(data), stored, decoded=True, lease=lease)
 
     def batch(self, index: int, columns: Sequence[str], *, new: bool) -> pa.RecordBatch:
         """Columns of a record batch, as stored. `new`: this process has not verified them yet."""

@@ -75,7 +75,8 @@ class Crew:
 
     `load` and `gather` are called in any thread. What they raise is raised by the next `next`, and again by
     those after it. `load` also gets what has calls made by all threads that have time. `passed` is told of the
-    first batch that is not gathered when units are done with. `waits`: `load` waits for others than the processor.
+    first batch that is not gathered when units are done with. `waits`: whether `load` waits for others than the
+    processor.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Crew:
         first: int = 0,
         threads: int = 0,
         passed: Callable[[int], object] | None = None,
-        waits: bool = False,
+        waits: Callable[[], bool] | None = None,
     ) -> None:
         self._schedule, self._load, self._gather, self._meter = schedule, load, gather, meter
         self._steps = schedule.steps(first, most=schedule.step_batches)
@@ -128,7 +129,7 @@ class Crew:
                     self._turn.notify()
                     assert head.result is not None
                     return head.step, head.result
-                task = self._next_soon(loads=not self._waits)
+                task = self._next_soon(loads=self._waits is None or not self._waits())
                 if task is None:
                     self._wait()
             if task is not None:

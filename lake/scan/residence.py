@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -31,6 +32,9 @@ AHEAD_SHARE: Final = 16  # of the budget that this may be
 FLIGHTS: Final = 16  # parts on their way beside those of one window
 
 _LOOK_SECONDS: Final = 0.02  # between two looks at parts on their way
+_PAUSE_SECONDS: Final = 0.01  # at least between two looks: who wakes up often is in the way of those who work
+_SAMPLED: Final = 16  # parts
+_TOLD_SECONDS: Final = 0.1  # between two times that the cache is told where a scan is, where all of it fits
 _IDLE_SECONDS: Final = 1.0  # after which a thread without work ends
 
 
@@ -58,6 +62,8 @@ class Residence:
         needs = self._files.needs()
         self._bytes, self._room = needs.starts, room(snapshot, columns, schedule.plan)
         self._decoded = _fits_decoded(snapshot, columns)
+        budget = snapshot.cache.budget
+        self._all_fits = self._decoded or budget is None or int(self._bytes[-1]) <= budget
         self._flights = FLIGHTS + min(schedule.plan.order.window, 64)
         self._whole = lru_cache(maxsize=256)(self._read_whole)
         self._wanted: dict[int, Part] = {}  # by the number of the file
@@ -78,6 +84,7 @@ class Residence:
         )
         self._begun = self._done
         self._settled = self._foretold = False
+        self._told = 0.0
         self._access.workers.calm = True
         self._bring(self._first_window())
 
@@ -93,6 +100,10 @@ class Residence:
         read = [one for one in parts if not self._asked.isdisjoint(one.fields)]
         return all(self._access.opened(one) is not None for one in read)
 
+    def waits(self) -> bool:
+        """Whether reading waits for a network, by all appearances."""
+        return self._access.flying() > 0
+
     @property
     def cramped(self) -> bool:
         """Whether what a block maps is in the way of what is to come: not all has room, or leases block somebody."""
@@ -107,8 +118,9 @@ class Residence:
         """Have the parts of a shard that are read whole open or on their way, of all of them these batches first."""
         with ExitStack() as stack:
             for one in self._whole(shard):
-                stack.enter_context(self._access.wanting(one, self._meter))
-                self._access.ask(one, first(one))
+                if self._access.opened(one) is None:
+                    stack.enter_context(self._access.wanting(one, self._meter, again=self._all_fits))
+                    self._access.ask(one, first(one))
             yield
 
     def settled(self) -> None:
@@ -181,9 +193,11 @@ class Residence:
                 if self._closed or idle:
                     self._thread = None
                     break
+                self._turn.wait_for(lambda: self._closed, _PAUSE_SECONDS)
             if self.crowded:
                 self._access.loosen()
-        self._access.loosen()  # nothing is leased by a scan that does nothing
+        if not self._closed:
+            self._access.loosen()  # nothing is leased by a scan that does nothing
 
     def _advance(self, front: int) -> None:
         """Let go what no step from `front` on needs."""
@@ -193,7 +207,9 @@ class Residence:
             for number in [number for number in self._wanted if number < self._done]:
                 self._let_go(number)
             self._begun = max(self._begun, self._done)
-            self._reservation.advance(self._done)
+            if not self._all_fits or time.monotonic() - self._told > _TOLD_SECONDS:
+                self._told = time.monotonic()
+                self._reservation.advance(self._done)
 
     def _pass_by(self, front: int) -> None:
         """Count the files that no step from `front` on needs."""
@@ -232,7 +248,7 @@ class Residence:
         return False
 
     def _let_go(self, number: int) -> None:
-        self._access.unwant(self._wanted.pop(number))
+        self._access.unwant(self._wanted.pop(number), again=self._all_fits)
 
     def _read_whole(self, number: int) -> list[Part]:
         """The parts of a shard of which the epoch reads so much that all of it costs less."""
@@ -311,6 +327,14 @@ def room(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> int:
         least = min(smaller, key=lambda name: smaller[name])
         plan.check_budget(planned, budget, others={least: smaller[least]})
     return min(budget, needed + min(AHEAD_BYTES, budget // AHEAD_SHARE))
+
+
+def stays_open(snapshot: Snapshot, columns: Sequence[str]) -> bool:
+    """Whether most parts that hold these columns are still open since they were read last."""
+    digests = snapshot.manifest.held(columns)[1]
+    some = digests[:: -(-len(digests) // _SAMPLED) or 1]
+    access = snapshot.reader.access
+    return 2 * sum(access.is_idle(digest.tobytes().hex()) for digest in some) > len(some)
 
 
 def _fits_decoded(snapshot: Snapshot, columns: Sequence[str]) -> bool:

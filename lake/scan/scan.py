@@ -26,7 +26,7 @@ from lake.scan.labels import sorted_labels
 from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
-from lake.scan.residence import Residence, room
+from lake.scan.residence import Residence, room, stays_open
 from lake.scan.schedule import WHOLE_BYTES, Schedule, Step
 from lake.scan.select import Selected, Selecting, select
 from lake.scan.spans import Spans
@@ -363,9 +363,12 @@ class Scan:
             options["limit"],
         )
 
-    def _schedule(self, planned: plan.EpochPlan) -> Schedule:
-        """How a plan is carried out. In the lake's folder nothing is fetched: there shards are loaded whole."""
-        if self.snapshot.cache is None:
+    def _schedule(self, planned: plan.EpochPlan, *, is_open: bool = False) -> Schedule:
+        """How a plan is carried out. In the lake's folder nothing is fetched: there shards are loaded whole.
+
+        `is_open`: as little has to be fetched, for parts are still open.
+        """
+        if self.snapshot.cache is None or is_open:
             return Schedule(planned, unit_bytes=WHOLE_BYTES, first_bytes=WHOLE_BYTES)
         return Schedule(planned)
 
@@ -549,7 +552,7 @@ class _Iteration(Generic[Item]):
     def _hired(self) -> Crew:
         assert self._plan is not None
         planned, first, pool = self._plan, self._done, self._scan._pool
-        schedule = self._scan._schedule(planned)
+        schedule = self._scan._schedule(planned, is_open=stays_open(self._snapshot, self._columns))
         residence = None
         if self._snapshot.cache is not None and len(planned) > first:
             residence = Residence(
@@ -565,7 +568,7 @@ class _Iteration(Generic[Item]):
             first=first,
             threads=helpers(),
             passed=None if residence is None else residence.passed,
-            waits=residence is not None,
+            waits=None if residence is None else residence.waits,
         )
         if residence is not None:
             residence.fail = crew.fail
