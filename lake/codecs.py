@@ -9,9 +9,12 @@ import importlib
 import io
 import json as _json
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import PIL.Image
 
 __all__ = ["audio", "csv", "image", "json", "npy", "text"]
 
@@ -29,11 +32,18 @@ def image(data: bytes, *, mode: str | None = "RGB") -> np.ndarray[Any, np.dtype[
     """
     if mode == "RGB" and (pixels := _jpeg(data)) is not None:
         return pixels
+    return np.array(picture(data, mode))
+
+
+def picture(data: bytes, mode: str | None) -> PIL.Image.Image:
+    """An image as Pillow has it, turned as its camera was held; `mode` and errors as for `image`."""
     pillow, ops = _needed("PIL.Image", "image", "Pillow"), _needed("PIL.ImageOps", "image", "Pillow")
     try:
         with pillow.open(io.BytesIO(data)) as opened:
-            turned = ops.exif_transpose(opened)
-            return np.array(turned if mode is None or turned.mode == mode else turned.convert(mode))
+            turned: PIL.Image.Image = ops.exif_transpose(opened)
+            return turned if mode is None or turned.mode == mode else turned.convert(mode)
+    except pillow.UnidentifiedImageError:  # which names the file object, by its address
+        raise ValueError(f"no image that Pillow can read: {_beginning(data)}") from None
     except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
         raise ValueError(f"no image that Pillow can read: {error}") from error
 
@@ -48,7 +58,8 @@ def audio(data: bytes) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
     try:
         frames, rate = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise ValueError(f"no recording that libsndfile can read: {error}") from error
+        why = str(error.error_string).rstrip(".")  # without the address of the file object
+        raise ValueError(f"no recording that libsndfile can read: {why}: {_beginning(data)}") from error
     return np.ascontiguousarray(frames.T), int(rate)
 
 
@@ -81,6 +92,11 @@ def npy(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
     """An array that `numpy.save` wrote; nothing is unpickled."""
     found: np.ndarray[Any, np.dtype[Any]] = np.load(io.BytesIO(data), allow_pickle=False)
     return found
+
+
+def _beginning(data: bytes) -> str:
+    """What is said of bytes that are not what they should be."""
+    return f"{len(data):,} bytes that begin with {bytes(data[:16])!r}" if data else "there are no bytes"
 
 
 def _jpeg(data: bytes) -> np.ndarray[Any, np.dtype[Any]] | None:

@@ -1,8 +1,9 @@
 """What differs between two versions: rows, columns, meta, bytes.
 
 Rows are matched by key, as multisets where keys repeat, and compared in the columns that both versions have with
-one type; their order does not count. Without a common key they are compared by content. Only shards that differ
-are read, and of those that share a part with a shard of the other side, only the parts that they do not share.
+one type; their order does not count. Without a common key they are compared by content; without any such column all
+rows of the one version are removed and all of the other added. Only shards that differ are read, and of those that
+share a part with a shard of the other side, only the parts that they do not share.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ def diff(before: Snapshot, after: Snapshot) -> Diff:
     both = [name for name in old_types.names if name in new_types.names]
     compared = [name for name in both if old_types.field(name).type == new_types.field(name).type]
     key = key if key in compared else None
-    removed, added, changed = _differing(_Side(before, compared, key), _Side(after, compared, key))
+    if compared:
+        removed, added, changed = _differing(_Side(before, compared, key), _Side(after, compared, key))
+    else:
+        removed, added, changed = np.arange(old.rows), np.arange(new.rows), np.arange(0)
     return Diff(
         added=Rows(after, key, added),
         removed=Rows(before, key, removed),

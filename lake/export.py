@@ -80,7 +80,11 @@ def export(
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"export writes to a path, not to {type(path).__name__}")
     text = os.fspath(path)
+    if not text:
+        raise ValueError("the path to export to is empty: name a file or a folder")
     if "://" in text:
         raise ValueError(f"{text}: export writes to local disks; copy from there")
     target = Path(text).absolute()

@@ -174,7 +174,7 @@ def _begin(refs: Refs, name: str, from_: str) -> tuple[int, LogEntry | None]:
     head = resolve.find(refs, name)
     if from_ in ("now", "start"):
         return head.seq, head if from_ == "start" else None
-    if not from_.startswith("#") or not from_[1:].isdecimal():
+    if not isinstance(from_, str) or not from_.startswith("#") or not from_[1:].isdecimal():
         raise ValueError(f"from_={from_!r}: it is 'now', 'start', or a log entry such as '#{head.seq}'")
     seq = int(from_[1:])
     if seq > head.seq:

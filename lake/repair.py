@@ -57,9 +57,12 @@ def repair(
     `recompute` stores what a pipeline gives once more, if anything is lost then.
 
     Raises:
+        NotFoundError: there is no lake at `source`.
         IntegrityError: nothing of the dataset's present life can be read any more.
     """
     refs = Refs(refs.store)
+    if source is not None:
+        _check_source(source)
     found = verify(refs, level="full", name=name, progress=progress)
     guard = None if dry_run else Guard(refs.store, prepare(refs, single_writer=single_writer).grace)
     fetched: list[str] = []
@@ -90,6 +93,17 @@ def repair(
 
 
 # --- fetching ---------------------------------------------------------------------------------
+
+
+def _check_source(source: Store) -> None:
+    """That there is a lake to fetch from, damaged or not; also where nothing has to be fetched."""
+    try:
+        Refs(source).info()
+    except NotFoundError as error:
+        raise NotFoundError(f"nothing to repair from: no lake at {source.url}") from error
+    except IntegrityError:
+        pass  # its description is damaged; its objects name their own digests
+
 
 Find = Callable[
     [names.ParsedKey, Problem], bytes | None

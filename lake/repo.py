@@ -439,7 +439,7 @@ class Lake:
         in place or deleted; without `dry_run=False` nothing changes at all.
 
         Raises:
-            NotFoundError: no version of the dataset was derived by that pipeline.
+            NotFoundError: no lake at `source`, or no version of the dataset was derived by that pipeline.
         """
         recompute = None
         if pipeline is not None:

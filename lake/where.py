@@ -206,6 +206,8 @@ def _clause(text: str, clause: str) -> dict[str, Any]:
         _parser().execute("select json_serialize_sql($1)", [f"select 1 from rows where {clause}"]).fetchall()
     )
     document = json.loads(answer)
+    if document["error"] and document["error_type"] == "not implemented":  # another statement comes after it
+        raise ValueError(f"where={text!r} is not one condition")
     if document["error"]:
         raise ValueError(f"where={text!r}: {document['error_message']}")
     nodes = [statement["node"] for statement in document["statements"]]

@@ -141,3 +141,16 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"lakeshard\[{codec}\]"):
         getattr(codecs, codec)(b"")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x89PNG\r\n\x1a\n", b"RIFF or not, this is neither sound nor picture"]
+)
+def test_undecodable_bytes_are_named_by_their_beginning(data: bytes) -> None:
+    """Not by the address of the object that held them."""
+    for decode, module in ((codecs.image, "PIL"), (codecs.audio, "soundfile")):
+        pytest.importorskip(module)
+        with pytest.raises(ValueError, match=r"no (image|recording) that") as refused:
+            decode(data)
+        assert " at 0x" not in str(refused.value)
+        assert (repr(data[:16]) if data else "there are no bytes") in str(refused.value)

@@ -250,3 +250,16 @@ def test_fingerprints_tell_places_and_lengths_apart():
     assert len(set(fingerprints(long).tolist())) == len(long)
     ones = np.ones(3, np.uint64)
     assert len({*combined(ones, ones * 2).tolist(), *combined(ones * 2, ones).tolist()}) == 2
+
+
+def test_versions_without_a_common_column_have_no_row_in_common(tmp_path: Path) -> None:
+    """All rows of the one are removed, all of the other added; a column of another type is not common."""
+    lk = lake.open(tmp_path / "lake")
+    lk.commit("a", pa.table({"n": pa.array([1, 2, 3])}), key=None)
+    lk.commit("b", pa.table({"x": ["p", "q"]}), key=None)
+    lk.commit("c", pa.table({"n": pa.array([1, 2], pa.int8())}), key=None)
+    for other, changes in (("b", ["n", "x"]), ("c", ["n"])):
+        found = lk.diff("a", other)
+
+        assert (list(found.removed.keys()), list(found.added.keys())) == ([0, 1, 2], [0, 1])
+        assert (len(found.changed), [one.name for one in found.schema]) == (0, changes)

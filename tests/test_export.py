@@ -371,3 +371,10 @@ def test_a_lake_in_a_folder_needs_no_pull(lk: Lake):
     assert lk.pull("plain").bytes_fetched == 0
     with pytest.raises(ValueError, match="no column 'z'"):
         lk.pull("plain", columns=["z"])
+
+
+@pytest.mark.parametrize(("path", "kind"), [("", ValueError), (b"x.csv", TypeError), (None, TypeError)])
+def test_what_is_no_path_is_refused(lk: Lake, path: Any, kind: type[Exception]) -> None:
+    """An empty text does not stand for the working directory."""
+    with pytest.raises(kind, match="path"):
+        lk.dataset("plain").export(path)

@@ -180,3 +180,11 @@ def test_a_store_that_does_not_answer_is_asked_again(lk, monkeypatch):
 
     monkeypatch.setattr(Refs, "entries", entries)
     assert heard(follow, 1) == [2]
+
+
+@pytest.mark.parametrize("start", [1, 1.5, None, True, "", "#", "#x", "#-1", "later", ["now"]])
+def test_where_to_begin_is_refused_by_name(lk: lake.Lake, start: object) -> None:
+    """Text or not."""
+    lk.commit("d", rows(1))
+    with pytest.raises(ValueError, match=r"from_=.*: it is 'now', 'start', or a log entry such as '#1'"):
+        lk.dataset("d").follow(from_=start)

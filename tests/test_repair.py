@@ -233,3 +233,17 @@ def test_a_sound_dataset_needs_nothing(tmp_path: Path):
     assert (done.fetched, done.lost, done.entry) == ((), (), None)
     assert sorted(str(path) for path in tmp_path.rglob("*")) == before
     assert keys_of(lk, "birds") == [f"k{n:05}" for n in range(10)]
+
+
+def test_a_source_that_is_no_lake_is_refused_though_nothing_is_damaged(tmp_path: Path) -> None:
+    """A mistyped URL is not found out in the hour of need."""
+    lk = lake.open(tmp_path / "lake")
+    lk.commit("birds", pa.table({"key": ["a"]}))
+    for source in (tmp_path / "nowhere", str(tmp_path), lake.open(tmp_path / "nowhere")):
+        with pytest.raises(lake.NotFoundError, match="nothing to repair from: no lake at"):
+            lk.repair("birds", source=source)
+    (tmp_path / "other").mkdir()
+    lake.open(tmp_path / "other").init()
+    (tmp_path / "other" / names.LAKE).write_bytes(b"{")
+
+    assert not lk.repair("birds", source=tmp_path / "other").lost  # damaged, but a lake

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -304,3 +305,13 @@ def test_a_condition_pickles(where: Any) -> None:
 
     assert asked.text == condition(where, SCHEMA).text
     assert asked.mask(batch.select(["a"])).tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "more", ["drop table x", "select 2", "create table y (n int)", "pragma version", "vacuum"]
+)
+def test_a_second_statement_is_named_as_no_condition(more: str) -> None:
+    """Whatever it would do; the message is ours and repeats the text."""
+    text = f"n = 1; {more}"
+    with pytest.raises(ValueError, match=re.escape(f"where={text!r} is not one condition")):
+        condition(text, pa.schema({"n": pa.int64()}))

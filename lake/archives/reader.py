@@ -214,6 +214,10 @@ def archive(
         NotFoundError: there is no such file or object.
         ArchiveError: it is no archive, damaged or hostile.
     """
+    if not isinstance(path_or_url, str | os.PathLike):
+        raise TypeError(f"an archive is named by a path or URL, not by {type(path_or_url).__name__}")
+    if not os.fspath(path_or_url):
+        raise ValueError("the path of the archive is empty: '.' names the working directory")
     most = parse_bytes(max_member)
     limits = Limits(max_ratio, (1 << 62) if most is None else most)
     budget = parse_bytes(cache_bytes)

@@ -344,7 +344,9 @@ COLUMNS: Final = _schema(
     max=_TEXT,
     bytes=_COUNT,
 )
-TAGS: Final = _schema(dataset=_TEXT, tag=_TEXT, version=_TEXT, seq=_COUNT, author=_TEXT, time=_TEXT)
+TAGS: Final = _schema(
+    dataset=_TEXT, tag=_TEXT, version=_TEXT, seq=_COUNT, author=_TEXT, time=_TEXT, message=_TEXT
+)
 DERIVED: Final = _schema(dataset=_TEXT, fingerprint=_TEXT, version=_TEXT, time=_TEXT, sources=_TEXT)
 CACHE: Final = _schema(digest=_TEXT, layout=_TEXT, bytes=_COUNT, leases=_COUNT)
 

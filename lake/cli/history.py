@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 import lake
-from lake.cli.app import Json, Name, Url, command
+from lake.cli.app import Json, Name, Url, answers, command
 from lake.cli.output import print_json, print_record, print_rows
 
 Message = Annotated[str | None, typer.Option("--message", "-m", metavar="M", help="For the log.")]
 Plain = Annotated[str, typer.Argument(metavar="NAME", help="A dataset.")]
 
+_TAG = ("tag", "version", "time", "author", "message")
 _KINDS = ("added", "removed", "changed")
 
 
@@ -58,18 +59,29 @@ def recipe(name: Name, url: Url = None, as_json: Json = False) -> None:
 def tag(
     name: Name,
     label: Annotated[str | None, typer.Argument(metavar="[TAG]", help="The new name of the version.")] = None,
-    message: Message = None,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", metavar="M", help="Kept with the tag.")
+    ] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Give a version an immutable name, which also keeps it from expiring; without TAG list the dataset's tags."""
     lk = lake.open(url)
     if label is None:
-        rows = [{"tag": each, "version": version} for each, version in sorted(lk.tags(name).items())]
-        print_rows(rows, ("tag", "version"), as_json=as_json)
+        if message is not None:
+            raise typer.BadParameter("-m is kept with a tag, and no TAG is named")
+        print_rows(_tags(lk, name), _TAG, as_json=as_json)
     else:
         version = lk.tag(name, label, message=message)
         print_record({"tag": label} | asdict(version), as_json=as_json)
+
+
+def _tags(lk: lake.Lake, name: str) -> list[dict[str, Any]]:
+    """The tags of a dataset that exists, by name, and what each says."""
+    tags = lk.tags(name)
+    with answers():
+        said = lk.sql("from lake.tags where dataset = $1 order by tag", [name.partition("@")[0]])
+        return said.to_arrow_table().to_pylist() if tags else []
 
 
 @command("untag", "lake untag birds v1.0")

@@ -212,7 +212,7 @@ class Batch:
 
     def images(self, mode: str | None = "RGB") -> Iterator[Picture]:
         """Every image, in one of Pillow's modes; None keeps the file's."""
-        return self._decoded("image", lambda name, data: [Picture(name, _picture(data, mode))])
+        return self._decoded("image", lambda name, data: [Picture(name, codecs.picture(data, mode))])
 
     def audio(self, n_mfcc: int = 20, *, raw: bool = False) -> Iterator[Waveform | Mfcc]:
         """Every recording: as coefficients, computed by librosa, or `raw` as its waveform."""
@@ -309,13 +309,6 @@ def _json_values(name: str, text: str) -> list[Any]:
         return [_json.loads(line) for line in text.splitlines() if line.strip()]
     value = _json.loads(text)
     return value if isinstance(value, list) else [value]
-
-
-def _picture(data: bytes, mode: str | None) -> PIL.Image.Image:
-    pillow, ops = _needed("PIL.Image", "image"), _needed("PIL.ImageOps", "image")
-    with pillow.open(io.BytesIO(data)) as opened:
-        turned: PIL.Image.Image = ops.exif_transpose(opened)
-        return turned if mode is None or turned.mode == mode else turned.convert(mode)
 
 
 def _csv(data: bytes) -> pa.Table:

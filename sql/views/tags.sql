@@ -1,4 +1,4 @@
--- A row is a tag of a live dataset; `seq` is the log entry whose version was tagged, `time` when.
+-- A row is a tag of a live dataset; `seq` is the log entry whose version was tagged, `time` when, `message` why.
 create or replace view lake.tags as
 select
     dataset,
@@ -6,5 +6,6 @@ select
     version,
     seq,
     author,
-    time::timestamptz as time
+    time::timestamptz as time,
+    message
 from _tags

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,3 +140,12 @@ def test_a_folder_is_an_archive_of_its_files(tmp_path):
         opened[3]
     (tmp_path / "d" / opened.names[4]).unlink()
     assert [member.name for member, wrong in opened.verify() if wrong] == list(opened.names[3:5])
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("", ValueError), (b"x.zip", TypeError), (3, TypeError), (None, TypeError)]
+)
+def test_what_is_no_path_is_refused(path: Any, kind: type[Exception]) -> None:
+    """An empty text does not stand for the working directory."""
+    with pytest.raises(kind, match="archive"):
+        lake.archive(path)

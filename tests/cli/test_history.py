@@ -69,7 +69,12 @@ def test_tags_are_given_listed_and_taken_away(two: Path, run: Run, answer: Answe
     made = answer("tag", "birds@#1", "v1", "-m", "published")
 
     assert (made["tag"], made["seq"], made["rows"]) == ("v1", 1, 20)
-    assert answer("tag", "birds") == [{"tag": "v1", "version": made["id"]}]
+    [listed] = answer("tag", "birds")
+    assert (listed["tag"], listed["version"], listed["message"]) == ("v1", made["id"], "published")
+    assert "published" in run("tag", "birds").stdout
+    assert answer("tag", "birds@#2") == [listed]
+    assert run("tag", "birds", "-m", "why").exit_code == 2  # there is nothing to keep it with
+    assert run("tag", "nothing").exit_code == 7
     clash = run("tag", "birds", "v1")
     assert (clash.exit_code, clash.stdout) == (4, "")
     assert "untag it first" in clash.stderr

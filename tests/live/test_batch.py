@@ -172,3 +172,13 @@ def test_a_broken_table_is_an_error_and_an_empty_one_is_none(tmp_path):
     )
     assert [(name, table.num_rows) for name, table in batch.tabular()] == [("a.csv", 0)]
     assert [bad.name for bad in batch.errors] == ["b.csv", "c.parquet"]
+
+
+def test_a_bad_picture_or_recording_is_listed_without_addresses(tmp_path: Path) -> None:
+    """What is wrong with a file is said by its name and bytes."""
+    files = {"a.png": picture()[:40], "b.png": b"\x89PNG\r\n\x1a\n", "c.wav": b"RIFF\0\0\0\0WAVEjunk"}
+    batch = of_folder(tmp_path, files)
+
+    assert [*batch.images(), *batch.audio()] == []
+    assert sorted(bad.name for bad in batch.errors) == sorted(files)
+    assert not any(" at 0x" in bad.why for bad in batch.errors)
