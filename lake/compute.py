@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lake.asked import whole
 from lake.columns import Ints, check_new, head_with, put_values
 from lake.commit import Signature
 from lake.edit import WORKERS, Sizes, Work, matches, plain_batches, stored_rows
@@ -115,7 +116,7 @@ class _Made:
     def __init__(
         self, work: Work, compute: Compute, asked: Sequence[str], batch_size: int, where: Any
     ) -> None:
-        if batch_size < 1:
+        if whole("batch_size", batch_size) < 1:
             raise ValueError(f"batch_size is a number of rows, at least 1: {batch_size}")
         self._work, self._compute, self._asked, self._batch_size = work, compute, asked, batch_size
         self._test = condition(where, work.document.schema) if where is not None else None

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from lake import derive, frames, rows
+from lake.asked import whole
 from lake.derive import Derivation
 from lake.export import export
 from lake.follow import Follow
@@ -80,7 +81,7 @@ class Dataset:
         """The values of a dictionary column, in the order of their codes."""
         try:
             return list(self.snapshot.document.vocab[column])
-        except KeyError:
+        except (KeyError, TypeError):
             raise ValueError(f"{column!r} of {self.name!r} is not a dictionary column") from None
 
     def __len__(self) -> int:
@@ -188,7 +189,8 @@ class Dataset:
         `prefetch`: rows that are decoded ahead, about; None: some MB. See `lake.pipeline.Pipeline` for what
         can be done with it.
         """
-        return Pipeline(Samples.of(self.snapshot, columns, where, prefetch))
+        ahead = None if prefetch is None else whole("prefetch", prefetch)
+        return Pipeline(Samples.of(self.snapshot, columns, where, ahead))
 
     def draw(
         self,
@@ -213,7 +215,7 @@ class Dataset:
         Raises:
             ValueError: no such column; when iterated: nulls, or weights that cannot be.
         """
-        if size is not None and size < 0:
+        if size is not None and whole("draw(): size", size) < 0:
             raise ValueError(f"draw(): size is a number of samples: {size}")
         source = Samples.of(self.snapshot, columns, where, None)
         return Pipeline(Drawn.of(source, size, weights, by, Seed.of(seed)))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from lake.asked import listed
 from lake.bounds import ALL, NONE
 from lake.commit import Draft, Signature, conflict, land, prepare
 from lake.errors import ConflictError, SchemaError
@@ -159,9 +160,7 @@ def delete_rows(work: Work, where: Any, signature: Signature, *, progress: bool 
 
 def drop_columns(work: Work, columns: Sequence[str], signature: Signature) -> LogEntry:
     """Take columns out; no data is read or written, and earlier versions keep them."""
-    if isinstance(columns, str):
-        raise TypeError(f"drop_columns takes a list of columns, such as [{columns!r}]")
-    old = work.document
+    columns, old = listed("columns", columns), work.document
     unknown = [name for name in columns if name not in old.schema.names]
     if unknown:
         raise SchemaError(f"{work.name!r} has no column {unknown[0]!r}; it has {', '.join(old.schema.names)}")

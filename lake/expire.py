@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from lake import resolve
+from lake.asked import whole
 from lake.commit import prepare
 from lake.config import parse_duration
 from lake.errors import ConflictError
@@ -69,9 +70,7 @@ def _check_rules(keep: int | None, older_than: float | str | None, version: str 
         raise ValueError("say what may go: keep=, older_than= or version=")
     if version is not None and not (keep is None and older_than is None):
         raise ValueError("version= names one version; keep= and older_than= are other rules")
-    if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int)):
-        raise TypeError(f"keep is a number of versions, not {keep!r}")
-    if keep is not None and keep < 1:
+    if keep is not None and whole("keep", keep) < 1:
         raise ValueError(f"keep is a number of versions, at least 1 (the head always stays): {keep}")
 
 

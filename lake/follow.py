@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from lake import resolve
+from lake.asked import listed, whole
 from lake.cache import Cache
 from lake.config import parse_duration
 from lake.errors import StoreError, VersionExpired
@@ -56,8 +57,8 @@ class Follow:
     ) -> None:
         self._refs, self._cache, self._name = refs, cache, name
         self._poll = parse_duration(poll)
-        self._columns = None if columns is None else list(columns)
-        self._batch_size, self._stop = batch_size, stop
+        self._columns = None if columns is None else listed("columns", columns)
+        self._batch_size, self._stop = whole("batch_size", batch_size, least=1), stop
         self.seq, self._whole = _begin(refs, name, from_)
 
     def __repr__(self) -> str:

@@ -382,7 +382,7 @@ class Lake:
             resolve.split(name)[0],
             keep=keep,
             older_than=older_than,
-            version=version.removeprefix("@") if version is not None else None,
+            version=None if version is None else resolve.selector_of(resolve.split(name)[0], version),
             dry_run=dry_run,
             single_writer=self.single_writer,
         )

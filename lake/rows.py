@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake.asked import whole
 from lake.errors import NotFoundError
 from lake.scan.select import count as count_selected
 from lake.snapshot import Snapshot
@@ -39,6 +39,7 @@ def item(snapshot: Snapshot, index: int | slice) -> Any:
 
 def take(snapshot: Snapshot, indices: Any, columns: Sequence[str] | None) -> pa.Table:
     """Rows by number, negative ones from the end, in the order asked for; a row may be asked for twice."""
+    columns = None if columns is None else snapshot.columns(columns)
     numbers = np.asarray(indices)
     if numbers.ndim != 1 or (len(numbers) and numbers.dtype.kind not in "iu"):
         raise TypeError("take() needs a flat sequence of row numbers")
@@ -116,9 +117,11 @@ def split(snapshot: Snapshot, fractions: Sequence[float], by: str | None, seed: 
         raise ValueError(f"{snapshot.name!r} has no key: name the column that decides, by='speaker'")
     if column not in snapshot.document.schema.names:
         raise ValueError(f"no column {column!r} in {snapshot.name!r}")
+    if not all(isinstance(fraction, int | float) for fraction in fractions):
+        raise TypeError(f"fractions are numbers: {', '.join(map(repr, fractions))}")
     if not fractions or min(fractions) < 0 or not math.isclose(math.fsum(fractions), 1, abs_tol=1e-9):
         raise ValueError(f"fractions are not negative and add up to 1: {', '.join(map(str, fractions))}")
-    number = f"unit({_quoted(column, snapshot.document.schema)}, {operator.index(seed)})"
+    number = f"unit({_quoted(column, snapshot.document.schema)}, {whole('seed', seed)})"
     edges = [round(edge, 12) for edge in accumulate(fractions)][:-1]
     if not edges:
         return ("true",)

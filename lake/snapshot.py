@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
+from lake.asked import listed
 from lake.cache import Cache
 from lake.errors import IntegrityError
 from lake.format.manifest import Manifest
@@ -83,12 +84,11 @@ class Snapshot:
         """The columns asked for, all without a choice.
 
         Raises:
+            TypeError: no list.
             ValueError: unknown ones, one twice, or none.
         """
         names = self.document.schema.names
-        if isinstance(asked, str):
-            raise TypeError(f"columns are a list of names: [{asked!r}]")
-        found = list(names if asked is None else asked)
+        found = names if asked is None else listed("columns", asked)
         if unknown := [name for name in found if name not in names]:
             raise ValueError(f"no column {unknown[0]!r} in {self.name!r}; there are {', '.join(names)}")
         if len(set(found)) < len(found) or not found:

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import cloudpickle
 
+from lake.asked import whole
 from lake.pipeline.batch import Batch, BatchBy
 from lake.pipeline.call import Call, OnError, Rng
 from lake.pipeline.checked import PipelinePlan, checked
@@ -350,7 +351,7 @@ class Pipeline:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`; a position that was loaded holds if it is of this epoch."""
-        if epoch < 0:
+        if whole("epoch", epoch) < 0:
             raise ValueError(f"epochs are numbered from 0: {epoch}")
         if self._loaded is not None and self._loaded["epoch"] != epoch:
             _log.info(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import index
 from typing import Any, NamedTuple, cast
 
+from lake.asked import whole
 from lake.plan.cursor import Cursor, Facts, facts
 from lake.plan.layout import Layout, Selection
 from lake.plan.order import DEFAULT_WINDOW, Order, Shuffle, order_rows
@@ -120,8 +120,9 @@ def plan_epoch(
     Raises:
         ValueError: fewer rows than ranks, or an argument that means nothing.
     """
-    seed, epoch, shuffle_window = index(seed), index(epoch), index(shuffle_window)
-    limit = None if limit is None else index(limit)
+    seed, epoch = whole("seed", seed), whole("epoch", epoch)
+    shuffle_window = whole("shuffle_window", shuffle_window)
+    limit = None if limit is None else whole("limit", limit)
     order = order_rows(
         layout,
         selection=selection,

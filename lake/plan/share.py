@@ -21,11 +21,11 @@ batch size comes out the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import index
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from lake.asked import whole
 from lake.plan.permutation import Ints
 
 Even: TypeAlias = Literal["split", "drop", "pad"] | None
@@ -56,6 +56,7 @@ class Ranks:
         """The ranks that a caller names, or None: one reader takes everything.
 
         Raises:
+            TypeError: one is no whole number.
             ValueError: one of a pair is missing, or the numbers contradict each other.
         """
         if rank is None and world_size is None and node is None and nodes is None:
@@ -64,8 +65,12 @@ class Ranks:
             raise ValueError("rank= and world_size= go together, and node= and nodes= need both")
         if (node is None) != (nodes is None) and nodes != 1:
             raise ValueError("node= and nodes= go together")
-        ranks = cls(rank, world_size, 1 if nodes is None else nodes)
-        if node is not None and not 0 <= node < ranks.nodes:
+        ranks = cls(
+            whole("rank", rank),
+            whole("world_size", world_size),
+            whole("nodes", 1 if nodes is None else nodes),
+        )
+        if node is not None and not 0 <= whole("node", node) < ranks.nodes:
             raise ValueError(f"node {node} of {ranks.nodes}: nodes count from 0")
         return ranks
 
@@ -193,7 +198,8 @@ class Share:
         Raises:
             ValueError: fewer rows than ranks, or an argument that means nothing; the same on every rank.
         """
-        batch_size, partitions, start = index(batch_size), index(partitions), index(start)
+        batch_size, start = whole("batch_size", batch_size), whole("start", start)
+        partitions = whole("partitions", partitions)
         if batch_size < 1:
             raise ValueError(f"batch_size is a number of rows, at least 1: {batch_size}")
         if even not in ("split", "drop", "pad", None):

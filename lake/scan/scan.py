@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lake import plan
+from lake.asked import whole
 from lake.config import parse_bytes
 from lake.parts import Meter
 from lake.plan.cursor import Cursor
@@ -77,8 +78,8 @@ class Scan:
         self.snapshot = snapshot
         self.columns = _columns(snapshot, columns, even)
         self._condition = None if where is None else condition(where, snapshot.document.schema)
-        self._epoch = epoch  # of the next iteration, unless a position was loaded
-        self._partitions = partitions or nodes or 1
+        self._epoch = whole("epoch", epoch)  # of the next iteration, unless a position was loaded
+        self._partitions = (nodes or 1) if partitions is None else whole("partitions", partitions)
         self._options: dict[str, Any] = {
             "batch_size": batch_size,
             "shuffle": shuffle,
@@ -180,7 +181,7 @@ class Scan:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`; a position that was loaded holds if it is of this epoch."""
-        if epoch < 0:
+        if whole("epoch", epoch) < 0:
             raise ValueError(f"epochs are numbered from 0: {epoch}")
         if self._loaded is not None and self._loaded.epoch != epoch:
             _log.info(

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from lake.asked import whole
 from lake.pipeline import Pipeline
 from lake.pipeline.deal import MOST, Worker
 from lake.pipeline.lanes import (
@@ -54,7 +55,7 @@ class LakeIterable(IterableDataset[Any]):  # type: ignore[misc]  # torch has no 
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`, in living workers too."""
-        if epoch < 0:
+        if whole("epoch", epoch) < 0:
             raise ValueError(f"epochs are numbered from 0: {epoch}")
         self._epochs.zero_()
         self._epochs[0] = epoch

@@ -253,6 +253,10 @@ class DeviceFeed:
     """
 
     def __init__(self, iterable: Iterable[Any], device: Any) -> None:
+        if not hasattr(iterable, "__iter__"):
+            raise TypeError(
+                f"DeviceFeed takes an iterable of items with tensors, not {type(iterable).__name__}"
+            )
         self.device = torch.device(device)
         self.iterable = _taken_over(iterable, self)
         self._mover = Mover(route_to(self.device))

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from lake.asked import whole
 from lake.pipeline import Pipeline
 from lake.plan import Ranks
 from lake.progress import Bar
@@ -99,7 +100,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch `epoch`; a position that was loaded holds if it is of this epoch."""
-        if epoch < 0:
+        if whole("epoch", epoch) < 0:
             raise ValueError(f"epochs are numbered from 0: {epoch}")
         self._source.set_epoch(epoch)
 
