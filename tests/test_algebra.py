@@ -418,3 +418,21 @@ def test_entropy_is_bits_per_byte() -> None:
     assert algebra.entropy(bytes(range(256))) == 8
     wide = np.arange(4)
     assert algebra.entropy(memoryview(wide)) == algebra.entropy(wide.tobytes())
+
+
+@pytest.mark.parametrize("encode", ENCODE.values(), ids=ENCODE)
+def test_what_arrow_has_no_kernel_for_is_said_in_terms_of_the_column(
+    encode: Callable[[pa.Array], Any],
+) -> None:
+    """Values that are not compared, a function that judges without booleans, and what is no function."""
+    numbers, texts = encode(pa.array([1, 1, 2])), encode(pa.array(["a", "a", "b"]))
+    for ask, says in (
+        (lambda: algebra.equal(texts, numbers), "equal: no such operation on string and int64"),
+        (
+            lambda: algebra.filter(numbers, lambda values: values),
+            "whether its rows stay, as booleans, not as int64",
+        ),
+        (lambda: algebra.map(numbers, 3), "a function of an array of values is wanted, not int"),
+    ):
+        with pytest.raises(TypeError, match=says):
+            ask()

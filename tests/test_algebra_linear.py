@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -210,3 +211,53 @@ def test_complex_vectors_are_refused() -> None:
     ):
         with pytest.raises(TypeError, match="real numbers"):
             attempt()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: algebra.pca([np.eye(3)], "2"), "components is a whole number, not '2'"),
+        (lambda: algebra.pca([np.eye(3), np.eye(2)], 1), r"vectors are \[n, 3\], not \[2, 2\]"),
+        (lambda: algebra.pca([[["a", "b"]]], 1), r"vectors are numbers \[n, d\]"),
+        (lambda: algebra.pca([np.full((2, 2), 1e200)], 1), "beyond a double"),
+        (lambda: algebra.random_projection(3.0, 1, seed=0), "dimensions is a whole number, not 3.0"),
+        (lambda: algebra.random_projection(3, 1, seed=None), "seed is a whole number, not None"),
+        (lambda: algebra.dct(1.5, 1), "shape is a whole number, not 1.5"),
+        (lambda: algebra.dct(3, True), "components is a whole number, not True"),
+        (lambda: algebra.LinearCode([[1.0, 0.0]]), r"a basis is an array \[k, d\], not list"),
+    ],
+)
+def test_what_a_basis_cannot_be_made_of_is_named(make: Callable[[], object], says: str) -> None:
+    """Numbers by their argument, vectors by their shape."""
+    with pytest.raises((TypeError, ValueError, OverflowError), match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda code, codes: codes.add(np.eye(3)), "codes too.*not ndarray"),
+        (lambda code, codes: codes.dot(3), "codes too.*not int"),
+        (lambda code, codes: codes.scale(1j), "scaled by a real number, not 1j"),
+        (lambda code, codes: codes.scale([1, 2]), "scaled by a real number"),
+        (lambda code, codes: codes.matmul([1, 2]), r"a matrix is \[3, m\], not \[2\]"),
+        (lambda code, codes: codes[0], "taken by slice"),
+        (lambda code, codes: code.encode([[1, 2, 3], [1, 2]]), r"vectors are numbers \[n, 3\]"),
+        (lambda code, codes: code.read([1]), "a table with the columns code, residual, leak, not list"),
+        (lambda code, codes: code.read(codes.table().select(["code"])), "no column 'residual' among code"),
+        (
+            lambda code, codes: code.read(algebra.dct(3, 1).encode(np.eye(3)).table()),
+            "the basis is of 2 vectors",
+        ),
+    ],
+)
+def test_what_is_no_operand_is_named(ask: Callable[..., object], says: str) -> None:
+    """Before NumPy stumbles over it."""
+    code = algebra.dct(3, 2)
+    with pytest.raises((TypeError, ValueError), match=says):
+        ask(code, code.encode(np.eye(3)))
+
+
+def test_sizes_of_numpy_make_the_same_basis() -> None:
+    """Of one axis or several."""
+    assert np.array_equal(algebra.dct(np.array([2, 3]), np.int64(4)).basis, algebra.dct((2, 3), 4).basis)

@@ -168,3 +168,21 @@ def test_an_unknown_column_is_named(counted: tuple[Dataset, CountingStore]) -> N
     """With those that there are."""
     with pytest.raises(ValueError, match=r"no column 'nosie' in 'rows': stretch, noise"):
         algebra.column(counted[0], "nosie")
+
+
+def test_an_error_names_the_column(tmp_path: Path) -> None:
+    """What cannot be done to it, and to columns of which dataset; and that it is no array."""
+    lk = lake.open(tmp_path / "lake")
+    lk.commit("d", pa.table({"s": ["a", "b"], "l": [[1], [2]], "n": [2**62, 2**62]}), key=None)
+    ds = lk.dataset("d")
+    for ask, name in (
+        (algebra.sum, "s"), (algebra.mean, "s"), (algebra.min, "l"), (algebra.max, "l"), (algebra.group_count, "l")
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=f"column '{name}' of 'd': "):
+            ask(algebra.column(ds, name))
+    with pytest.raises(OverflowError, match="column 'n' of 'd': "):
+        algebra.sum(algebra.column(ds, "n"))
+    with pytest.raises(TypeError, match="column 'n' of 'd' is for count, sum"):
+        algebra.add(algebra.column(ds, "n"), 1)
+    with pytest.raises(TypeError, match="takes a dataset and a name, not int"):
+        algebra.column(3, "n")

@@ -8,7 +8,8 @@ encoding. Null and NaN mean what they mean to Arrow; an integer that overflows i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -52,8 +53,12 @@ def scale(x: Any, factor: Any) -> Encoded:
 
 
 def equal(x: Any, y: Any) -> Encoded:
-    """Whether `x` and `y`, columns or a column and a value, are equal, row by row; null where one is null."""
-    return _combined(pc.equal, x, y)
+    """Whether `x` and `y`, columns or a column and a value, are equal, row by row; null where one is null.
+
+    Raises:
+        TypeError: values that Arrow does not compare. ValueError: a value that is none of the column's type.
+    """
+    return _combined(_checked("equal", pc.equal), x, y)
 
 
 def map(x: Any, fn: Callable[[pa.Array], pa.Array]) -> Encoded:
@@ -80,9 +85,9 @@ def filter(x: Any, where: Any) -> Encoded:
         return _selected(column, where)
     if isinstance(column, pa.RunEndEncodedArray):
         runs = Runs.of(column)
-        return runs.kept(_applied(where, runs.values)).array(column.type.run_end_type)
+        return runs.kept(_judged(where, runs.values)).array(column.type.run_end_type)
     slim = _with_null(_slim(column))
-    return column.filter(_applied(where, slim.dictionary).take(slim.indices))
+    return column.filter(_judged(where, slim.dictionary).take(slim.indices))
 
 
 # --- a value from a column ----------------------------------------------------------------------
@@ -102,22 +107,26 @@ def sum(x: Any) -> pa.Scalar:
     Raises:
         OverflowError: the result's type cannot hold it.
     """
-    return summed(_parts(x, values), _type(x))
+    with _named(x):
+        return summed(_parts(x, values), _type(x))
 
 
 def mean(x: Any) -> pa.Scalar:
     """The exact mean of the values that are not null, rounded once to a double; null if there are none."""
-    return averaged(_parts(x, values), _type(x))
+    with _named(x):
+        return averaged(_parts(x, values), _type(x))
 
 
 def min(x: Any) -> pa.Scalar:
     """The least value, nulls and, unless there is nothing else, NaN left out; null if there are none."""
-    return extreme(_parts(x, lows), _type(x), "min")
+    with _named(x):
+        return extreme(_parts(x, lows), _type(x), "min")
 
 
 def max(x: Any) -> pa.Scalar:
     """The greatest value, as `min`."""
-    return extreme(_parts(x, highs), _type(x), "max")
+    with _named(x):
+        return extreme(_parts(x, highs), _type(x), "max")
 
 
 def group_count(x: Any) -> pa.Table:
@@ -125,7 +134,8 @@ def group_count(x: Any) -> pa.Table:
 
     Over runs in order of first appearance, otherwise in no order that is promised.
     """
-    return grouped(_parts(x, values), _type(x))
+    with _named(x):
+        return grouped(_parts(x, values), _type(x))
 
 
 # --- inside ---------------------------------------------------------------------------------------
@@ -141,11 +151,27 @@ def encoded(x: Any) -> Encoded:
         x = x.unify_dictionaries().combine_chunks() if x.num_chunks else pa.array([], x.type)
     if isinstance(x, pa.RunEndEncodedArray | pa.DictionaryArray):
         return x
+    if isinstance(x, Column):
+        raise TypeError(
+            f"column {x.name!r} of {x.snapshot.name!r} is for count, sum, mean, min, max and group_count; for a column "
+            "made of it read its rows, ds.scan([name]).to_table()[name], and encode them"
+        )
     found = x.type if isinstance(x, pa.Array) else type(x).__name__
     raise TypeError(
         f"an encoded column is wanted, not {found}: pyarrow.compute.run_end_encode or dictionary_encode makes one, "
         "lake.algebra.column names one of a dataset"
     )
+
+
+@contextmanager
+def _named(x: Any) -> Iterator[None]:
+    """Where a dataset's column is at fault, the error says which."""
+    try:
+        yield
+    except (TypeError, OverflowError) as error:
+        if not isinstance(x, Column):
+            raise
+        raise type(error)(f"column {x.name!r} of {x.snapshot.name!r}: {error}") from error
 
 
 def _parts(x: Any, settle: Settle) -> Iterable[Weighted]:
@@ -255,7 +281,16 @@ def _value_type(array: pa.Array) -> pa.DataType:
     return array.type.value_type if is_encoded else array.type
 
 
+def _judged(where: Callable[[pa.Array], Any], values: pa.Array) -> pa.Array:
+    found = _applied(where, values)
+    if not pa.types.is_boolean(found.type):
+        raise TypeError(f"where says of each value whether its rows stay, as booleans, not as {found.type}")
+    return found
+
+
 def _applied(fn: Callable[[pa.Array], Any], values: pa.Array) -> pa.Array:
+    if not callable(fn):
+        raise TypeError(f"a function of an array of values is wanted, not {type(fn).__name__}")
     found = fn(values)
     if isinstance(found, pa.ChunkedArray):
         found = found.combine_chunks()

@@ -17,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lake.asked import whole
+
 Floats = npt.NDArray[np.float64]
 
 _ROUNDING: Final = 2.0**-52  # twice what one operation on doubles may lose
 _MARGIN: Final = 1 + 2.0**-30  # what computing a bound may itself lose
+_COLUMNS: Final = ("code", "residual", "leak")  # of stored codes
 _LEAST: Final = 1e-150  # lengths below are lost when coordinates are squared
 
 
@@ -47,6 +50,8 @@ class LinearCode:
     gain: float = 1.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.basis, np.ndarray):
+            raise TypeError(f"a basis is an array [k, d], not {type(self.basis).__name__}")
         if self.basis.ndim != 2 or len(self.basis) > self.basis.shape[1] or not len(self.basis):
             raise ValueError(f"a basis is [k, d] with 1 <= k <= d, not {list(self.basis.shape)}")
         if not self.slack < 1e-6:
@@ -76,8 +81,22 @@ class LinearCode:
         return _made(self, z, _norms(rest) + rounding, _norms(rest @ self.basis.T) + rounding)
 
     def read(self, table: pa.Table) -> Codes:
-        """The codes that a table holds as `Codes.table` made it, or a scan's batches of such columns."""
-        values = np.asarray(table["code"].combine_chunks().flatten()).reshape(-1, len(self.basis))
+        """The codes that a table holds as `Codes.table` made it, or a scan's batches of such columns.
+
+        Raises:
+            TypeError: not a table. ValueError: a column is missing, or `code` is not of as many numbers as the basis.
+        """
+        if not isinstance(table, pa.Table):
+            raise TypeError(
+                f"read() takes a table with the columns {', '.join(_COLUMNS)}, not {type(table).__name__}"
+            )
+        if missing := [name for name in _COLUMNS if name not in table.column_names]:
+            raise ValueError(f"no column {missing[0]!r} among {', '.join(table.column_names)}")
+        flat = np.asarray(table["code"].combine_chunks().flatten())
+        if len(flat) != len(table) * len(self.basis):
+            found = table.schema.field("code").type
+            raise ValueError(f"column 'code' is {found}, and the basis is of {len(self.basis)} vectors")
+        values = flat.reshape(-1, len(self.basis))
         return _made(self, values, *(np.asarray(table[name], np.float64) for name in ("residual", "leak")))
 
 
@@ -97,6 +116,8 @@ class Codes:
         return len(self.values)
 
     def __getitem__(self, rows: slice) -> Codes:
+        if not isinstance(rows, slice):
+            raise TypeError(f"codes are taken by slice, [{rows!r}:...] for one, not by {type(rows).__name__}")
         return Codes(self.code, self.values[rows], self.residual[rows], self.leak[rows])
 
     def table(self) -> pa.Table:
@@ -121,6 +142,8 @@ class Codes:
 
     def scale(self, factor: float) -> Codes:
         """Codes of the vectors times a number."""
+        if not isinstance(factor, int | float | np.integer | np.floating):
+            raise TypeError(f"vectors are scaled by a real number, not {factor!r}")
         if not np.isfinite(factor):
             raise ValueError(f"vectors are scaled by a finite number, not {factor}")
         values = self.values * factor
@@ -163,7 +186,10 @@ class Codes:
     def matmul(self, matrix: npt.ArrayLike) -> Bounded:
         """The vectors times a matrix [d, m]: products [n, m]."""
         basis = self.code.basis
-        m = _matrix(np.asarray(matrix).T, basis.shape[1]).T
+        m = np.asarray(matrix)
+        if m.ndim != 2 or len(m) != basis.shape[1]:
+            raise ValueError(f"a matrix is [{basis.shape[1]}, m], not {list(m.shape)}")
+        m = _matrix(m.T).T
         inside = basis @ m
         sizes = np.linalg.norm(m, axis=0)
         lost = self.code.rounding * sizes
@@ -180,6 +206,10 @@ class Codes:
         return found
 
     def _check(self, other: Codes) -> None:
+        if not isinstance(other, Codes):
+            raise TypeError(
+                f"the other operand is codes too, encode() makes them, not {type(other).__name__}"
+            )
         if other.code is not self.code and not np.array_equal(other.code.basis, self.code.basis):
             raise ValueError("codes of different bases have nothing in common")
         if len(self) != len(other) and 1 not in (len(self), len(other)):
@@ -196,35 +226,45 @@ def pca(batches: Iterable[npt.ArrayLike], components: int) -> LinearCode:
     are sums of codes. One pass over the batches; memory d x d.
 
     Raises:
-        ValueError: no vectors, or more components than dimensions.
+        ValueError: no vectors, of different lengths, or fewer dimensions than components.
+        OverflowError: vectors whose squares are beyond a double.
     """
-    moment = reduce(lambda found, x: found + x.T @ x, (_matrix(batch) for batch in batches), np.zeros(()))
-    if moment.ndim != 2:
+    components = whole("components", components)
+    moment: Floats | None = None
+    for batch in batches:
+        x = _matrix(batch, None if moment is None else len(moment))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below
+            moment = x.T @ x if moment is None else moment + x.T @ x
+    if moment is None:
         raise ValueError("no vectors to fit a basis to")
-    if not 1 <= components <= len(moment):
-        raise ValueError(f"{components} components of {len(moment)} dimensions")
-    _, directions = np.linalg.eigh(moment)
+    _check_components(components, len(moment))
+    _, directions = np.linalg.eigh(_finite(moment))
     return LinearCode(np.ascontiguousarray(directions[:, ::-1][:, :components].T))
 
 
 def random_projection(dimensions: int, components: int, *, seed: int) -> LinearCode:
     """A basis drawn by chance: no data to fit, distances and products nearly kept where `components` are many."""
-    if not 1 <= components <= dimensions:
-        raise ValueError(f"{components} components of {dimensions} dimensions")
-    drawn = np.random.default_rng(seed).standard_normal((dimensions, components))
+    dimensions, components = whole("dimensions", dimensions), whole("components", components)
+    _check_components(components, dimensions)
+    drawn = np.random.default_rng(whole("seed", seed, least=0)).standard_normal((dimensions, components))
     return LinearCode(np.ascontiguousarray(np.linalg.qr(drawn).Q.T), gain=dimensions / components)
 
 
 def dct(shape: int | Sequence[int], components: int) -> LinearCode:
     """The lowest frequencies of the orthonormal cosine transform of arrays of this shape, flattened in C order."""
-    axes = (shape,) if isinstance(shape, int) else tuple(shape)
-    if not 1 <= components <= int(np.prod(axes)):
-        raise ValueError(f"{components} components of {int(np.prod(axes))} dimensions")
+    axes = tuple(whole("shape", size, least=1) for size in np.atleast_1d(shape).tolist())
+    components = whole("components", components)
+    _check_components(components, int(np.prod(axes)))
     frequencies = np.stack(np.meshgrid(*map(np.arange, axes), indexing="ij")).reshape(len(axes), -1)
     lowest = np.argsort(frequencies.sum(0), kind="stable")[:components]
     rows = [_cosines(size)[frequencies[axis, lowest]] for axis, size in enumerate(axes)]
     basis = reduce(lambda left, right: np.einsum("ki,kj->kij", left, right).reshape(components, -1), rows)
     return LinearCode(np.ascontiguousarray(basis))
+
+
+def _check_components(components: int, dimensions: int) -> None:
+    if not 1 <= components <= dimensions:
+        raise ValueError(f"{components} components of {dimensions} dimensions")
 
 
 def _cosines(size: int) -> Floats:
@@ -247,9 +287,13 @@ def _bounded(value: Floats, error: Floats) -> Bounded:
 
 
 def _matrix(values: npt.ArrayLike, width: int | None = None) -> Floats:
-    if np.iscomplexobj(values):
-        raise TypeError("a linear code is of real numbers: code real and imaginary part as two vectors")
-    found = np.asarray(values, np.float64)
+    try:
+        given = np.asarray(values)
+        if np.iscomplexobj(given):
+            raise TypeError("a linear code is of real numbers: code real and imaginary part as two vectors")
+        found = given.astype(np.float64, copy=False)
+    except ValueError as error:
+        raise ValueError(f"vectors are numbers [n, {width or 'd'}]: {error}") from error
     if found.ndim != 2 or (width is not None and found.shape[1] != width):
         raise ValueError(f"vectors are [n, {width or 'd'}], not {list(found.shape)}")
     if not np.isfinite(found).all():

@@ -50,8 +50,10 @@ def column(dataset: Dataset, name: str) -> Column:
     """A column of a dataset, as an operand.
 
     Raises:
-        ValueError: it has no such column.
+        TypeError: not a dataset. ValueError: it has no such column.
     """
+    if not hasattr(dataset, "snapshot"):
+        raise TypeError(f"column() takes a dataset and a name, not {type(dataset).__name__}")
     if name not in dataset.schema.names:
         raise ValueError(f"no column {name!r} in {dataset.name!r}: {', '.join(dataset.schema.names)}")
     return Column(dataset.snapshot, name)

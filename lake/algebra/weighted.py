@@ -98,7 +98,10 @@ def grouped(parts: Iterable[Weighted], type_: pa.DataType) -> pa.Table:
     for part in parts:
         more = pa.table({"value": part.values, "count": pa.array(part.rows, pa.int64())})
         together = pa.concat_tables([found, more]).group_by("value", use_threads=False)
-        found = together.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"})
+        try:
+            found = together.aggregate([("count", "sum")]).rename_columns({"count_sum": "count"})
+        except pa.ArrowNotImplementedError as error:
+            raise TypeError(f"group_count: values of type {type_} cannot be grouped") from error
     return found
 
 
