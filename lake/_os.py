@@ -291,6 +291,14 @@ def open_files() -> int:
     return 2**20 if limit == resource.RLIM_INFINITY else limit
 
 
+def memory() -> int:
+    """Bytes of the machine's memory; 0 where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
 def after_fork(call: Callable[[], None]) -> None:
     """Have `call` run in every forked child, before anything else of lake does."""
     if hasattr(os, "register_at_fork"):

@@ -166,7 +166,7 @@ class Access:
     def is_idle(self, digest: str) -> bool:
         """Whether a part is open that nobody wants."""
         with self._lock:
-            return digest in self._idle
+            return digest in self._idle or (self._in_place and digest in self._open)
 
     def flying(self) -> int:
         """How many parts are on their way."""

@@ -24,9 +24,10 @@ from lake.scan.columns import Columns
 from lake.snapshot import Snapshot
 from lake.where import condition
 
-BATCH_BYTES: Final = 2**19  # decoded, of the rows that are read together
+BATCH_BYTES: Final = 2**21  # decoded, of the rows that are read together
 BATCH_ROWS: Final = 1024  # of them, at most
-PART_ROWS: Final = 256  # of a batch that are made samples together: few enough to be in the processor's cache
+PART_BYTES: Final = 2**19  # of those that are made samples together: few enough for the processor's cache
+PART_ROWS: Final = 256  # of them, at most
 _SPREAD: Final = 8  # batches that a scan reads ahead
 _LEAST_PART: Final = 16  # rows that are made samples together where many are passed over
 
@@ -170,6 +171,11 @@ class Samples(Node):
         raw = int(self.snapshot.manifest.sizes(columns)[1].sum())
         return max(1, min(most, size * self.snapshot.document.rows // max(1, raw)))
 
+    @cached_property
+    def part(self) -> int:
+        """How many rows are made samples together."""
+        return self.rows_in(PART_BYTES, PART_ROWS, self.read)
+
     def _batch_size(self, columns: Sequence[str]) -> int:
         if self.prefetch is not None:
             return max(1, min(BATCH_ROWS, self.prefetch // _SPREAD))
@@ -192,10 +198,10 @@ class _Rows:
         self._rows = 0  # of it
         self._samples: Iterator[tuple[Any, dict[str, Any]]] = iter(())  # left of those made
         self._offset = self._made = 0  # rows of the batch before those made samples, and how many these were
-        self._part = PART_ROWS  # rows that are made samples together
+        self._part = self._most = node.part  # rows that are made samples together, and at most
         self._since = 0  # the place in the epoch from which items are taken, since some were passed over
         self._before, self._number = int(self._start["rows"]), 0  # rows and batches before this one
-        self._numbers: list[int] | None = None  # of the batch's rows in the version
+        self._numbers: Ints | None = None  # of the batch's rows in the version
         self._is_over = False
         self._planned: plan.EpochPlan | None = None
         self._block: tuple[int, Ints] = (-1, np.empty(0, np.int64))
@@ -221,7 +227,7 @@ class _Rows:
             self._start = {**self._start, "rows": self._before}
             self._scan.load_state_dict(self._start)
             return count
-        self._part = max(_LEAST_PART, min(PART_ROWS, before - self._since))  # as many as were taken last
+        self._part = min(self._most, max(_LEAST_PART, before - self._since))  # as many as were taken last
         self._since = before + count
         self._go_to(before + count)
         return count
@@ -235,8 +241,8 @@ class _Rows:
 
     def tag(self) -> Any:
         if self._numbers is None:
-            self._numbers = self._rows_of(self._number - 1).tolist()
-        return self._run.epoch, self._numbers[self._offset + self._taken - 1]
+            self._numbers = self._rows_of(self._number - 1)
+        return self._run.epoch, int(self._numbers[self._offset + self._taken - 1])
 
     def close(self) -> None:
         self._run.reading.end(self)
@@ -309,8 +315,8 @@ class _Rows:
             keys = columns.pop()  # it is read last
         else:
             if self._numbers is None:
-                self._numbers = self._rows_of(self._number - 1).tolist()
-            keys = self._numbers[start:stop]
+                self._numbers = self._rows_of(self._number - 1)
+            keys = self._numbers[start:stop].tolist()
         return samples(keys, self._node.fields, columns)
 
     def _rows_of(self, number: int) -> Ints:

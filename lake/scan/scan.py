@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from lake import plan
+from lake import _os, plan
 from lake.asked import whole
 from lake.config import parse_bytes
 from lake.parts import Meter
@@ -28,7 +28,7 @@ from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
 from lake.scan.pool import Pool
 from lake.scan.residence import Residence, room, stays_open
-from lake.scan.schedule import WHOLE_BYTES, Schedule, Step
+from lake.scan.schedule import WHOLE_BYTES, Schedule, Step, is_plain
 from lake.scan.select import Selected, Selecting, select
 from lake.scan.spans import Spans
 from lake.snapshot import Snapshot
@@ -553,7 +553,8 @@ class _Iteration(Generic[Item]):
     def _hired(self) -> Crew:
         assert self._plan is not None
         planned, first, pool = self._plan, self._done, self._scan._pool
-        schedule = self._scan._schedule(planned, is_open=stays_open(self._snapshot, self._columns))
+        is_open = stays_open(self._snapshot, self._columns)
+        schedule = self._scan._schedule(planned, is_open=is_open)
         residence = None
         if self._snapshot.cache is not None and len(planned) > first:
             residence = Residence(
@@ -567,7 +568,7 @@ class _Iteration(Generic[Item]):
             lambda rows, batches: gather.gather(rows, batches, pool, own=own, loose=loose),
             self._meter,
             first=first,
-            threads=helpers(),
+            threads=0 if loose and is_open and _is_at_hand(planned.order.layout) else helpers(),
             passed=None if residence is None else residence.passed,
             waits=None if residence is None else residence.waits,
         )
@@ -585,6 +586,14 @@ class _Iteration(Generic[Item]):
 
 def _itself(scan: Scan) -> Scan:
     return scan
+
+
+def _is_at_hand(layout: plan.Layout) -> bool:
+    """Whether open parts are there to be looked at: not compressed, and most likely in memory.
+
+    Then there is next to nothing to do for threads, who would only take turns with a consumer who runs Python.
+    """
+    return is_plain(layout) and 2 * int(layout.stored_bytes.sum()) < _os.memory()
 
 
 def _columns_of(columns: Columns) -> Columns:

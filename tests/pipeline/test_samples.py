@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,23 @@ def test_samples_at_hand_end_with_their_iteration(ds: Dataset) -> None:
     assert list(second) == whole
     pipeline.load_state_dict(state)
     assert list(pipeline) == whole[7:]
+
+
+def test_samples_that_are_at_hand_need_no_thread(tmp_path: Path) -> None:
+    """Threads read and verify ahead in a folder that is new to this process, and nobody's after that."""
+    lk = lake.open(tmp_path, progress=False)
+    lk.commit("rows", table(), shard_bytes="16KiB")
+    pipeline = lk.dataset("rows").samples()
+
+    def hired() -> int:
+        before = set(threading.enumerate())
+        stream = iter(pipeline)
+        next(stream)
+        found = [thread for thread in set(threading.enumerate()) - before if thread.name == "lake-scan"]
+        assert sum(1 for _ in stream) == ROWS - 1
+        return len(found)
+
+    assert [hired() > 0, hired()] == [True, 0]
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
