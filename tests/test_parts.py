@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 
@@ -132,10 +133,34 @@ def test_urgent_work_comes_first_and_few_work_at_once() -> None:
     assert not any(thread.name == "lake-test" for thread in threading.enumerate())
 
 
+def test_work_that_hangs_gives_its_place_to_other_work() -> None:
+    """Until it is given up it counts; then its thread ends with it, and takes no more work."""
+    workers = Workers(1, "lake-test")
+    hangs, threads, done = threading.Event(), queue.SimpleQueue[threading.Thread](), threading.Event()
+
+    def hang() -> None:
+        threads.put(threading.current_thread())
+        assert hangs.wait(10)
+
+    workers.submit(URGENT, hang)
+    hung = threads.get(timeout=10)
+    workers.submit(URGENT, done.set)
+    assert not done.wait(0.05)
+    workers.give_up(hung)
+    workers.submit(URGENT, lambda: threads.put(threading.current_thread()))
+
+    assert done.wait(10)
+    assert threads.get(timeout=10) is not hung
+    hangs.set()
+    hung.join(10)
+    assert not hung.is_alive()
+
+
 def test_few_requests_are_sent_twice() -> None:
     """Only what takes over three times as long as almost all others, and one in twenty at most."""
     pace = Pace()
-    assert not pace.is_slow(100, 60)
+    assert not pace.is_slow(100, 4)
+    assert Pace().is_slow(100, 60)
     for _ in range(100):
         pace.note(2**20, 0.2)
 

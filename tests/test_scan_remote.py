@@ -407,6 +407,50 @@ def test_an_epoch_is_exact_over_a_service_that_fails(s3_server: str, tmp_path: P
     assert set(failed) == {"refused", "drop", "cut", "wrong", "stall"}
 
 
+def test_an_epoch_is_over_before_requests_that_stall_for_30_seconds(
+    s3_server: str, tmp_path: Path, cache: Path
+) -> None:
+    """One request for data in ten fails, a third of these by a reply that takes 30 s: those are sent again.
+
+    The service hears of the end of the epoch and lets go of what stalls; at full size it does not.
+    """
+    rows = 20_000 if FULL else 5_000
+    url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    lake.open(url, endpoint_url=s3_server).commit("rows", table(rows), shard_bytes="64KiB")
+    kinds = itertools.cycle(["refused", "stall", "drop", "cut", "stall", "wrong"])
+    turns, lock, over = itertools.count(1), threading.Lock(), threading.Event()
+    stalled, overtaken = list[str](), list[bool]()
+
+    def spoil(request: Request) -> Spoiled | None:
+        if "/shards/" not in request.path:
+            return None
+        with lock:
+            kind = "" if next(turns) % 10 else next(kinds)
+        if kind == "stall":
+            stalled.append(request.path)
+            if FULL:
+                time.sleep(30)
+            over.wait(30)
+            overtaken.append(over.is_set())
+        if kind == "refused":
+            return Reply(503, "SlowDown")
+        if kind == "wrong":
+            return lambda status, headers, body: (status, headers, bytes([body[0] ^ 1]) + body[1:])
+        return {"drop": "drop", "cut": "cut"}.get(kind)  # type: ignore[return-value]
+
+    with S3Proxy(s3_server) as proxy:
+        proxy.rule = spoil
+        ds = lake.open(url, endpoint_url=proxy.url, cache_dir=cache).dataset("rows")
+        assert sorted(numbers(ds.scan(shuffle=True, batch_size=50))) == list(range(rows))
+        over.set()
+        assert len(stalled) >= 3
+        sent = Counter(request.path for request in proxy.requests)
+        assert all(sent[path] > 1 for path in stalled)
+        eventually(lambda: len(overtaken), lambda count: count == len(stalled), seconds=35)
+        assert overtaken == [True] * len(stalled)
+        eventually(lambda: left_behind(cache), lambda left: not left)
+
+
 class Broken(Remote):
     """Has one byte of one part wrong, for ever."""
 
@@ -490,20 +534,20 @@ def test_an_error_comes_back_to_whoever_asks_again(folder: Path, cache: Path) ->
 
 def test_a_request_that_hangs_is_sent_again(folder: Path, cache: Path) -> None:
     """The epoch goes on with the second answer, and what hung is not waited for."""
-    hung = threading.Event()
+    hung, over, waited = threading.Event(), threading.Event(), list[bool]()
 
     class Hanging(Remote):
         def get_into(self, key: str, start: int, buffer: Any) -> int:
             if key.startswith("shards") and len(buffer) > 100_000 and not hung.is_set() and start == 0:
                 hung.set()
-                time.sleep(8)
+                waited.append(over.wait(30))
             return super().get_into(key, start, buffer)
 
     ds = remote_lake(folder, cache, store=Hanging(LocalStore(folder))).dataset("rows")
-    begin = time.monotonic()
     assert sorted(numbers(ds.scan(shuffle=True))) == list(range(ROWS))
     assert hung.is_set()
-    assert time.monotonic() - begin < 8
+    over.set()
+    assert eventually(lambda: waited, bool) == [True]
 
 
 # --- the budget -------------------------------------------------------------------------------
@@ -575,8 +619,8 @@ def fail_inside(scan: Any) -> None:
         raise KeyError("consumer")
 
 
-def eventually(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    deadline = time.monotonic() + 10
+def eventually(ask: Callable[[], Any], good: Callable[[Any], bool], *, seconds: float = 10) -> Any:
+    deadline = time.monotonic() + seconds
     while not good(found := ask()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found

@@ -27,15 +27,15 @@ class Slots:
         self._turns = itertools.count()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold a slot for as long as this lasts; waits until there is one."""
+    def one(self) -> Iterator[holds.Hold]:
+        """Hold a slot for as long as this lasts, or until the hold is closed; waits until there is one."""
         try:
             hold = self._taken()
         except FileNotFoundError:  # somebody removed the directory
             self._home.claim()
             hold = self._taken()
         with hold:
-            yield
+            yield hold
 
     def _taken(self) -> holds.Hold:
         with holds.queue(self._home.slot("gate")):

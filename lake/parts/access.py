@@ -26,7 +26,7 @@ from lake.parts.flight import Flight, Pace
 from lake.parts.meter import Meter
 from lake.parts.opened import Opened, build, open_size
 from lake.parts.ranges import Ranges
-from lake.parts.workers import URGENT, Work, Workers
+from lake.parts.workers import URGENT, Workers
 from lake.stores.base import Store
 
 REQUEST: Final = 2**20  # bytes that a request is worth
@@ -42,7 +42,7 @@ class Access:
     def __init__(self, store: Store, cache: Cache | None, stored: pa.Schema) -> None:
         self.copies = Copies(store, None if cache is None else cache.slots)
         self.cache, self._stored = cache, stored
-        self.workers = Workers(DOWNLOADS, "lake-request", self._slow)
+        self.workers = Workers(DOWNLOADS, "lake-request")
         self._in_place = store.local_path(names.LAKE) is not None
         self._ranges = Ranges(self.copies, self.workers)
         self._open: OrderedDict[str, Opened] = OrderedDict()
@@ -352,12 +352,6 @@ class Access:
         with self._lock:
             if self._wanted[one.digest]:
                 self._open[one.digest] = opened
-
-    def _slow(self) -> Work | None:
-        """A request that hangs and should be sent again."""
-        with self._lock:
-            flights = list(self._flights.values())
-        return next((work for flight in flights if (work := flight.slow()) is not None), None)
 
     # --- what was verified --------------------------------------------------------------------
 

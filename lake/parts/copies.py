@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Final
 
 from lake.cache import Slots
+from lake.cache.holds import Hold
 from lake.errors import IntegrityError, NotFoundError, StoreError
 from lake.format import names
 from lake.format.values import Part
@@ -69,11 +70,12 @@ class Copies:
         buffer: memoryview,
         meter: Meter,
         given_up: Callable[[], bool] = bool,
-        sent: Callable[[], object] = bool,
+        sent: Callable[[Hold | None], object] = bool,
     ) -> None:
         """Fill `buffer` with the bytes from `start`.
 
-        `given_up` is asked before each attempt but the first; `sent` is called as a request sets out.
+        `given_up` is asked before each attempt but the first; `sent` is called as a request sets out, with the slot
+        that it takes.
         """
         for attempt in range(ATTEMPTS):
             try:
@@ -85,13 +87,18 @@ class Copies:
         raise AssertionError
 
     def _read_once(
-        self, one: Part, start: int, buffer: memoryview, meter: Meter, sent: Callable[[], object]
+        self,
+        one: Part,
+        start: int,
+        buffer: memoryview,
+        meter: Meter,
+        sent: Callable[[Hold | None], object],
     ) -> None:
         for key in self.keys(one):
             meter.add(requests=1)
             try:
-                with self._slots.one() if self._slots else nullcontext():
-                    sent()
+                with self._slots.one() if self._slots else nullcontext() as slot:
+                    sent(slot)
                     count = self.store.get_into(key, start, buffer)
             except NotFoundError:
                 continue

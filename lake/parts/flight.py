@@ -1,7 +1,8 @@
 """A part on its way into the cache, of which record batches can be had before it is whole.
 
 One process of the machine fetches it; in the others a flight only waits. Bytes that are needed now come before
-those that will be; a request that hangs is sent a second time, and the first answer counts.
+those that will be; a request that hangs is sent again, and the first answer counts. What hangs is given up: it
+takes no thread and no slot from others, though its connection stays open until it is answered or times out.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from lake.cache import Cache, Lease, Sink
+from lake.cache.holds import Hold
 from lake.format.values import Part
 from lake.parts.copies import Copies
 from lake.parts.meter import Meter
@@ -28,7 +30,8 @@ REQUEST_BYTES: Final = 4 * 2**20  # of a request for what is not needed now, abo
 
 _HEDGED_SHARE: Final = 20  # at most one request of so many is sent twice
 _SLOW: Final = 3  # times the 95th percentile of recent requests
-_SLOW_SECONDS: Final = 0.5  # below which nothing is slow
+_SLOW_SECONDS: Final = 0.5  # below which nothing is slow, and between two looks
+_UNKNOWN_SECONDS: Final = 5.0  # above which a request is slow where none was answered yet
 _REQUEST_COST: Final = 2**20  # bytes that a request is worth, besides its own
 
 _EXIT_SECONDS: Final = 2.0  # that the end of the process waits for flights
@@ -58,10 +61,13 @@ class Pace:
     def is_slow(self, size: int, seconds: float) -> bool:
         """Whether a request that has taken so long should be sent again; it then counts as sent."""
         with self._lock:
-            if seconds < _SLOW_SECONDS or self._hedged * _HEDGED_SHARE > self._asked or not self._recent:
+            if seconds < _SLOW_SECONDS or self._hedged * _HEDGED_SHARE > self._asked:
                 return False
-            usual = sorted(self._recent)[len(self._recent) * 95 // 100]
-            if seconds < _SLOW * usual * (size + _REQUEST_COST):
+            most = _UNKNOWN_SECONDS
+            if self._recent:
+                usual = sorted(self._recent)[len(self._recent) * 95 // 100]
+                most = _SLOW * usual * (size + _REQUEST_COST)
+            if seconds < most:
                 return False
             self._hedged += 1
             return True
@@ -75,7 +81,8 @@ class _Request:
     start: int
     length: int
     since: float = math.inf  # when it was sent last
-    again: bool = False  # it is to be sent, or was sent, a second time
+    thread: threading.Thread | None = None  # by whom
+    slot: Hold | None = None  # and what it takes of those that the machine has
 
 
 class Flight:
@@ -221,7 +228,8 @@ class Flight:
                         raise _Cancelled
                     if self._error is not None:
                         raise self._error
-                    self._turn.wait()
+                    if not self._turn.wait(_SLOW_SECONDS):
+                        self._hedge(sink)
             finally:
                 self._sink = None
 
@@ -264,17 +272,17 @@ class Flight:
         self._requests.append(request)
         return request
 
-    def slow(self) -> Work | None:
-        """Work that sends the request that has hung for long once more; None if none has."""
-        with self._turn:
-            sink, now = self._sink, time.perf_counter()
-            if sink is None:
-                return None
-            for request in self._requests:
-                if not request.again and self._pace.is_slow(request.length, now - request.since):
-                    request.again = True
-                    return partial(self._carry_out, sink, request)
-        return None
+    def _hedge(self, sink: Sink) -> None:
+        """Send the requests that hang once more, by other threads and in other slots (with the lock held)."""
+        now = time.perf_counter()
+        for request in self._requests:
+            if self._pace.is_slow(request.length, now - request.since):
+                request.since = math.inf
+                if request.thread is not None:
+                    self._workers.give_up(request.thread)
+                if request.slot is not None:
+                    request.slot.close()
+                self._workers.submit(URGENT, partial(self._carry_out, sink, request))
 
     def _carry_out(self, sink: Sink, request: _Request) -> None:
         if sink is not self._sink or self._cancelled:
@@ -284,25 +292,26 @@ class Flight:
         def given_up() -> bool:
             return self._cancelled or request not in self._requests
 
-        def sent() -> None:
+        def sent(slot: Hold | None) -> None:
             nonlocal begin
             begin = request.since = time.perf_counter()
+            request.thread, request.slot = threading.current_thread(), slot
 
         try:
             self._copies.read_into(self.part, request.start, buffer, self._meter, given_up, sent)
-            self._pace.note(request.length, time.perf_counter() - begin)
-            self._land(sink, request, buffer)
+            self._land(sink, request, buffer, time.perf_counter() - begin)
         except Exception as error:
             with self._turn:
                 if sink is self._sink and request in self._requests:
                     self._error = error
                     self._turn.notify_all()
 
-    def _land(self, sink: Sink, request: _Request, buffer: memoryview) -> None:
+    def _land(self, sink: Sink, request: _Request, buffer: memoryview, seconds: float) -> None:
         with self._turn:
             if sink is not self._sink or request not in self._requests:
                 return  # the other answer came first
             self._requests.remove(request)
+            self._pace.note(request.length, seconds)
             self._readers += 1  # the sink stays open while it is written to
         try:
             sink.write_at(request.start, buffer)

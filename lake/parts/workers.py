@@ -18,23 +18,21 @@ URGENT: Final = 0  # priorities: lower first
 
 _IDLE_SECONDS: Final = 1.0
 _EXIT_SECONDS: Final = 2.0
-_LOOK_SECONDS: Final = 0.2  # between two looks for work that hangs
 
 
 class Workers:
     """Does work in at most `limit` threads at once. Work does not raise.
 
-    While `calm`, only urgent work begins: it has the network for itself. `spare` is asked for more by threads
-    that have nothing to do while others are at work.
+    While `calm`, only urgent work begins: it has the network for itself.
     """
 
-    def __init__(self, limit: int, name: str, spare: Callable[[], Work | None] = lambda: None) -> None:
+    def __init__(self, limit: int, name: str) -> None:
         self._calm = False
-        self._limit, self._name, self._spare = limit, name, spare
+        self._limit, self._name = limit, name
         self._waiting: list[tuple[int, int, Work]] = []
         self._numbers = itertools.count()
         self._threads: list[threading.Thread] = []
-        self._idle = self._busy = 0
+        self._idle = 0
         self._ended = False
         self._pid = os.getpid()
         self._turn = threading.Condition()
@@ -63,6 +61,12 @@ class Workers:
                 self._threads.append(thread)
                 thread.start()
 
+    def give_up(self, thread: threading.Thread) -> None:
+        """Count a thread whose work hangs no longer: another may take its place. It ends when that work does."""
+        with self._turn:
+            if thread in self._threads:
+                self._threads.remove(thread)
+
     def end(self) -> None:
         """Begin nothing any more."""
         with self._turn:
@@ -80,29 +84,21 @@ class Workers:
         while (taken := self._take()) is not None:
             taken()
             del taken
-            with self._turn:
-                self._busy -= 1
 
     def _take(self) -> Work | None:
-        deadline = time.monotonic() + _IDLE_SECONDS
-        while True:
-            with self._turn:
+        deadline, mine = time.monotonic() + _IDLE_SECONDS, threading.current_thread()
+        with self._turn:
+            while mine in self._threads:
                 if self._waiting and (self._waiting[0][0] == URGENT or not self._calm):
-                    self._busy += 1
                     return heapq.heappop(self._waiting)[2]
                 left = deadline - time.monotonic()
                 if self._ended or (left <= 0 and not self._waiting):
-                    self._threads.remove(threading.current_thread())
-                    return None
+                    self._threads.remove(mine)
+                    break
                 self._idle += 1
-                woken = self._turn.wait(_LOOK_SECONDS)
+                self._turn.wait(max(left, _IDLE_SECONDS / 4))
                 self._idle -= 1
-                look = self._busy and not woken
-            extra = self._spare() if look else None  # which takes locks of its own
-            if extra is not None:
-                with self._turn:
-                    self._busy += 1
-                return extra
+        return None
 
 
 _all: weakref.WeakSet[Workers] = weakref.WeakSet()
