@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from lake.asked import listed
 from lake.errors import SchemaError
 from lake.neural import weights
 from lake.neural.codes import CodeType, Floats, Quantiser
@@ -49,12 +50,18 @@ def encode(
         columns: what goes along. None: the key and what is as small as a label: numbers, booleans, classes.
 
     Raises:
-        SchemaError: no such column, or one of values that are no tensors of numbers.
+        SchemaError: no such column, one of values that are no tensors as the model takes them, or one called `code`.
         ValueError: `name` is that of `ds`.
     """
     _check_name(ds, name)
-    kept = _companions(ds, field) if columns is None else list(columns)
-    _check_field(ds, field)
+    if not isinstance(model, Autoencoder):
+        raise TypeError(f"encode() takes a model of lake.neural, not {type(model).__name__}")
+    kept = _companions(ds, field) if columns is None else listed("columns", columns)
+    _check_field(ds, field, model.shape)
+    if CODE in kept:
+        raise SchemaError(
+            f"column {CODE!r} of {ds.name!r} has the name of the codes: leave it out of columns="
+        )
     with _spilled(ds, model, field, kept, batch_size) as (batches, largest):
         quantiser = Quantiser.fitted(dtype, largest)
         version = weights.save(ds.lake, f"{name}.model", model, message=message)
@@ -97,6 +104,8 @@ def decode(
     integers rounded and kept in range), in the place of `code`; its recipe names the codes.
     """
     chosen = model_of(codes) if model is None else model
+    if not isinstance(chosen, torch.nn.Module):
+        raise TypeError(f"decode() takes the model that encoded, not {type(chosen).__name__}")
     if name is None:
         return (decoded for _, decoded in _decoded(codes, chosen, [], batch_size))
     _check_name(codes, name)
@@ -223,7 +232,7 @@ def _companions(ds: Dataset, field: str) -> list[str]:
     return [one.name for one in ds.schema if one.name != field and (one.name == ds.key or small(one.type))]
 
 
-def _check_field(ds: Dataset, field: str) -> None:
+def _check_field(ds: Dataset, field: str, shape: tuple[int, ...]) -> None:
     if field not in ds.schema.names:
         raise SchemaError(f"no column {field!r} in {ds.name!r}: {', '.join(ds.schema.names)}")
     found = shape_of(ds.schema.field(field).type)
@@ -232,6 +241,10 @@ def _check_field(ds: Dataset, field: str) -> None:
             f"column {field!r} of {ds.name!r} is {ds.schema.field(field).type}; a model takes tensors of one shape: "
             "lk.add_columns(name, fn) adds a column of them, such as pixels of encoded images"
         )
+    _, stored, order = found
+    given = stored if order is None else tuple(stored[axis] for axis in order)
+    if given != shape:
+        raise SchemaError(f"column {field!r} of {ds.name!r} is {list(given)}; the model takes {list(shape)}")
 
 
 def _number_type(ds: Dataset, field: str) -> np.dtype[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -20,8 +21,9 @@ class JointLoss:
     code: float = 1e-3
 
     def __post_init__(self) -> None:
-        if min(self.reconstruction, self.task, self.code) < 0:
-            raise ValueError(f"weights are not negative: {self}")
+        weights = (self.reconstruction, self.task, self.code)
+        if not all(isinstance(weight, int | float) and 0 <= weight < math.inf for weight in weights):
+            raise ValueError(f"weights are numbers, finite and not negative: {self}")
 
     def __call__(
         self,

@@ -21,8 +21,11 @@ from itertools import pairwise
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from lake.asked import whole
 
 
 class Output(NamedTuple):
@@ -56,7 +59,7 @@ class Autoencoder(nn.Module):  # type: ignore[misc]  # torch's types are not rea
         arguments: dict[str, Any],
     ) -> None:
         super().__init__()
-        if num_classes is not None and num_classes < 1:
+        if num_classes is not None and whole("num_classes", num_classes) < 1:
             raise ValueError(f"num_classes={num_classes}: at least 1, or None")
         self.encoder, self.decoder = encoder, decoder
         self.classifier = None if num_classes is None else head(latent_dim, num_classes)
@@ -68,15 +71,19 @@ class Autoencoder(nn.Module):  # type: ignore[misc]  # torch's types are not rea
         self.register_buffer("spread", torch.ones(sizes))
 
     def calibrate(self, batches: Iterable[Tensor]) -> None:
-        """Take mean and standard deviation of each feature from batches of samples, in one pass.
+        """Take mean and standard deviation of each feature from batches [B, *shape] of samples, in one pass.
 
         Raises:
-            ValueError: no samples.
+            ValueError: no samples, NaN or infinities among them, or values beyond single precision.
         """
         axes = [axis for axis in range(len(self.shape) + 1) if axis != self.feature_axis]
         count, total, squares = 0, torch.zeros(()), torch.zeros(())
-        for batch in batches:
+        for number, batch in enumerate(batches):
             x = self._checked(batch).double()
+            if not x.isfinite().all():
+                raise ValueError(
+                    f"batch {number:,} to calibrate with has NaN or infinities: fill or leave out such samples first"
+                )
             count += x.numel() // x.shape[self.feature_axis]
             total = total + x.sum(axes, keepdim=True)
             squares = squares + x.square().sum(axes, keepdim=True)
@@ -84,6 +91,8 @@ class Autoencoder(nn.Module):  # type: ignore[misc]  # torch's types are not rea
             raise ValueError("no samples to calibrate with")
         mean = total / count
         deviation = (squares / count - mean.square()).clamp(min=0).sqrt()
+        if not (mean.float().isfinite().all() and deviation.float().isfinite().all()):
+            raise ValueError("samples to calibrate with are beyond single precision: scale them down first")
         self.shift.copy_(mean)
         self.spread.copy_(torch.where(deviation > 0, deviation, torch.ones_like(deviation)))
 
@@ -99,7 +108,7 @@ class Autoencoder(nn.Module):  # type: ignore[misc]  # torch's types are not rea
 
     def decode(self, code: Tensor) -> Tensor:
         """The samples [B, *shape] of codes [B, latent_dim], in the samples' units."""
-        samples: Tensor = self.decoder(code) * self.spread + self.shift
+        samples: Tensor = self.decoder(self._coded(code)) * self.spread + self.shift
         return samples
 
     def classify(self, code: Tensor) -> Tensor:
@@ -110,7 +119,7 @@ class Autoencoder(nn.Module):  # type: ignore[misc]  # torch's types are not rea
         """
         if self.classifier is None:
             raise ValueError(f"{type(self).__name__} was made without num_classes")
-        logits: Tensor = self.classifier(code)
+        logits: Tensor = self.classifier(self._coded(code))
         return logits
 
     def forward(self, samples: Tensor) -> Output:
@@ -123,10 +132,22 @@ class Autoencoder(nn.Module):  # type: ignore[misc]  # torch's types are not rea
         return float(prod(self.shape) * values.itemsize / (self.latent_dim * code.itemsize))
 
     def _checked(self, samples: Tensor) -> Tensor:
+        wanted = f"{type(self).__name__} takes [B, {', '.join(map(str, self.shape))}]"
+        if not isinstance(samples, Tensor) or samples.is_complex():
+            raise TypeError(f"{wanted}, a tensor of real numbers, not {_what(samples)}")
         if samples.shape[1:] != self.shape:
-            wanted = ", ".join(map(str, self.shape))
-            raise ValueError(f"{type(self).__name__} takes [B, {wanted}], not {list(samples.shape)}")
+            raise ValueError(f"{wanted}, not {list(samples.shape)}")
         return samples
+
+    def _coded(self, code: Tensor) -> Tensor:
+        wanted = f"codes of this {type(self).__name__} are [B, {self.latent_dim}]"
+        if not isinstance(code, Tensor) or not code.is_floating_point():
+            raise TypeError(
+                f"{wanted}, a tensor of floats, not {_what(code)}: Quantiser.values makes them of stored numbers"
+            )
+        if code.shape[1:] != (self.latent_dim,):
+            raise ValueError(f"{wanted}, not {list(code.shape)}")
+        return code
 
 
 class ImageAutoencoder(Autoencoder):
@@ -141,9 +162,8 @@ class ImageAutoencoder(Autoencoder):
         in_channels: int = 3,
         image_size: int | tuple[int, int] = 32,
     ) -> None:
-        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
-        if min(height, width) < 8 or height % 8 or width % 8:
-            raise ValueError(f"image_size={image_size}: height and width are multiples of 8")
+        in_channels = whole("in_channels", in_channels, least=1)
+        height, width = _sides(image_size)
         least = (128, height // 8, width // 8)
         encoder = nn.Sequential(
             *_down(nn.Conv2d(in_channels, 32, 3, 2, 1)),
@@ -181,6 +201,7 @@ class AudioAutoencoder(Autoencoder):
     kind, feature_axis = "audio", 1
 
     def __init__(self, latent_dim: int = 64, samples: int = 16000, num_classes: int | None = None) -> None:
+        samples = whole("samples", samples, least=1)
         super().__init__(
             *_along(1, samples, latent_dim, width=16, levels=3, stride=4),
             shape=(1, samples),
@@ -196,6 +217,7 @@ class TabularAutoencoder(Autoencoder):
     kind, feature_axis = "tabular", 1
 
     def __init__(self, input_dim: int, latent_dim: int = 64, num_classes: int | None = None) -> None:
+        input_dim = whole("input_dim", input_dim, least=1)
         hidden = max(64, 2 * input_dim)
         super().__init__(
             nn.Sequential(nn.Linear(input_dim, hidden), nn.SiLU(), _to_code(hidden, latent_dim)),
@@ -215,6 +237,8 @@ class TimeSeriesAutoencoder(Autoencoder):
     def __init__(
         self, input_features: int, latent_dim: int = 64, length: int = 50, num_classes: int | None = None
     ) -> None:
+        input_features = whole("input_features", input_features, least=1)
+        length = whole("length", length, least=1)
         encoder, decoder = _along(input_features, length, latent_dim, width=32, levels=2, stride=2)
         super().__init__(
             nn.Sequential(_Transpose(), encoder),
@@ -239,15 +263,28 @@ KINDS: dict[str, Callable[..., Autoencoder]] = {
 
 def head(inputs: int, num_classes: int) -> nn.Module:
     """A small classifier of vectors [B, inputs]: logits [B, num_classes]."""
+    inputs, num_classes = whole("inputs", inputs, least=1), whole("num_classes", num_classes, least=1)
     return nn.Sequential(nn.Linear(inputs, 128), nn.SiLU(), nn.Linear(128, num_classes))
 
 
 # --- inside -------------------------------------------------------------------------------------
 
 
+def _what(value: Any) -> str:
+    return f"one of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _sides(image_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Height and width of images, of one number for both or of two."""
+    sides = [whole("image_size", side) for side in np.atleast_1d(image_size).tolist()]
+    if len(sides) not in (1, 2) or any(side < 8 or side % 8 for side in sides):
+        raise ValueError(f"image_size={image_size}: height and width are multiples of 8")
+    return sides[0], sides[-1]
+
+
 def _to_code(inputs: int, latent_dim: int) -> nn.Module:
     """The last layer of an encoder."""
-    if latent_dim < 1:
+    if whole("latent_dim", latent_dim) < 1:
         raise ValueError(f"latent_dim={latent_dim}: a code has at least 1 number")
     return nn.Linear(inputs, latent_dim)
 

@@ -34,14 +34,34 @@ class Rate:
 
 
 def psnr(original: npt.ArrayLike, decoded: npt.ArrayLike, *, peak: float = 255.0) -> float:
-    """Peak signal to noise ratio in decibels, of values from 0 to `peak`."""
-    off = np.asarray(original, np.float64) - np.asarray(decoded, np.float64)
-    square = float(np.square(off).mean())
+    """Peak signal to noise ratio in decibels, of values from 0 to `peak`; infinite where nothing is lost.
+
+    Raises:
+        ValueError: arrays of different shapes, or without values; a peak that is not above 0.
+    """
+    one, other = np.asarray(original, np.float64), np.asarray(decoded, np.float64)
+    if one.shape != other.shape or not one.size:
+        raise ValueError(f"arrays of one shape are compared, not {list(one.shape)} and {list(other.shape)}")
+    if not peak > 0:
+        raise ValueError(f"peak is the greatest value there may be, above 0: {peak}")
+    return _decibels(float(np.square(one - other).mean()), peak)
+
+
+def _decibels(square: float, peak: float = 255.0) -> float:
+    """What a mean square error is, below a peak."""
     return float("inf") if not square else float(10 * np.log10(peak**2 / square))
 
 
 def file_rates(images: Pixels, *, qualities: Sequence[int] = QUALITIES) -> list[Rate]:
-    """PNG, zstd and JPEG of several qualities, each image [C, H, W] of [n, C, H, W] by itself; C is 1 or 3."""
+    """PNG, zstd and JPEG of several qualities, each image [C, H, W] of [n, C, H, W] by itself; C is 1 or 3.
+
+    Raises:
+        ValueError: not such images of uint8, or none.
+    """
+    if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1] not in (1, 3) or not images.size:
+        raise ValueError(
+            f"images are [n, C, H, W] of uint8, C 1 or 3, not {list(images.shape)} of {images.dtype}"
+        )
     found = [
         Rate("PNG", _bits(map(_png, images), images), float("inf")),
         Rate("zstd", _bits((zstandard.compress(one.tobytes(), 19) for one in images), images), float("inf")),
@@ -54,8 +74,16 @@ def file_rates(images: Pixels, *, qualities: Sequence[int] = QUALITIES) -> list[
 
 
 def code_rate(ds: Dataset, codes: Dataset, model: Autoencoder | None = None) -> Rate:
-    """What the codes of a dataset's images cost, as numbers without their scales, and lose."""
-    field = codes.recipe["field"]
+    """What the codes of a dataset's images cost, as numbers without their scales, and lose.
+
+    Raises:
+        ValueError: `codes` are not what `encode` made of `ds`.
+    """
+    quantiser, field = Quantiser.of(codes), codes.recipe["field"]
+    if len(codes) != len(ds) or field not in ds.schema.names:
+        raise ValueError(
+            f"{codes.name!r} holds codes of {codes.recipe['source']['dataset']!r}, not of {ds.name!r}"
+        )
     square, count = 0.0, 0
     batches = ds.scan(columns=[field], batch_size=256)
     for batch, decoded in zip(batches, decode(codes, model, batch_size=256), strict=True):
@@ -63,9 +91,8 @@ def code_rate(ds: Dataset, codes: Dataset, model: Autoencoder | None = None) -> 
         off = np.clip(np.rint(decoded.numpy()), 0, 255) - original
         square, count = square + float(np.square(off).sum()), count + off.size
     shape = codes.schema.field(CODE).type.shape
-    quantiser = Quantiser.of(codes)
     bits = len(codes) * int(np.prod(shape)) * (8 if quantiser.dtype == "int8" else 16) / count
-    return Rate(f"codes, {quantiser.dtype}", bits, float(10 * np.log10(255**2 / (square / count))))
+    return Rate(f"codes, {quantiser.dtype}", bits, _decibels(square / count))
 
 
 def png(image: Pixels) -> bytes:

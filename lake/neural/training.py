@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+import pyarrow as pa
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lake.asked import whole
+from lake.errors import SchemaError
 from lake.neural.codes import Quantiser
 from lake.neural.loss import JointLoss
 from lake.neural.models import Autoencoder
@@ -111,7 +114,13 @@ def fit(
         folder: where checkpoints go: the last one, after every epoch or every so many steps. None: none are kept.
         resume: a checkpoint, with which the run goes on at the next batch as if it had never stopped.
         options: what `lightning.Trainer` takes: `accelerator`, `devices`, `strategy`, `precision`, ...
+
+    Raises:
+        SchemaError: the scan has not the columns that the task trains on, or classes that are no numbers.
     """
+    epochs = whole("epochs", epochs, least=1)
+    if isinstance(scan, Scan) and not scan.is_mapped:
+        _check_columns(scan, task.field, task.label)
     saved = lightning.pytorch.callbacks.ModelCheckpoint(
         dirpath=folder, filename="last", every_n_train_steps=every_n_steps, enable_version_counter=False
     )
@@ -128,3 +137,17 @@ def fit(
     task.batches = loader(scan)
     trainer.fit(task, task.batches, ckpt_path=resume)
     return trainer
+
+
+def _check_columns(scan: Scan, field: str, label: str | None) -> None:
+    schema = scan.schema
+    for name in (field, label):
+        if name is not None and name not in schema.names:
+            raise SchemaError(
+                f"the task trains on the column {name!r}; the scan has {', '.join(schema.names)}"
+            )
+    kind = None if label is None else schema.field(label).type
+    if kind is not None and not (pa.types.is_integer(kind) or pa.types.is_dictionary(kind)):
+        raise SchemaError(
+            f"column {label!r} is {kind}; classes are whole numbers, or codes of a dictionary column"
+        )

@@ -186,3 +186,58 @@ def test_rates_are_bits_per_value_and_decibels(images: Dataset, model: neural.Im
     assert files["JPEG 5"].bits < files["JPEG 90"].bits
     assert files["JPEG 5"].psnr < files["JPEG 90"].psnr
     assert neural.psnr([0.0, 0.0], [255.0, 255.0]) == 0
+
+
+def test_columns_and_models_that_do_not_fit_are_named(
+    lk: lake.Lake, images: Dataset, model: neural.ImageAutoencoder
+) -> None:
+    """Before anything is read, or a model of another kind fails inside of torch."""
+    with pytest.raises(lake.SchemaError, match=r"column 'image' of 'images' is \[3, 8, 8\]; the model takes"):
+        neural.encode(images, neural.ImageAutoencoder(), "image", "codes")
+    with pytest.raises(TypeError, match="columns are a list of names"):
+        neural.encode(images, model, "image", "codes", columns="label")
+    with pytest.raises(TypeError, match=r"a model of lake.neural, not int"):
+        neural.encode(images, 3, "image", "codes")
+    lk.add_columns("images", pa.table({"key": images.scan(["key"]).to_table()["key"], "code": range(70)}))
+    with pytest.raises(lake.SchemaError, match="column 'code' of 'images' has the name of the codes"):
+        neural.encode(lk.dataset("images"), model, "image", "codes")
+    codes = neural.encode(images, model, "image", "codes", columns=["key"])
+    with pytest.raises(TypeError, match="the model that encoded, not int"):
+        next(neural.decode(codes, 3))
+    with pytest.raises(ValueError, match=r"\[B, 8\], not \[70, 16\]"):
+        next(neural.decode(codes, neural.ImageAutoencoder(8, image_size=8)))
+
+
+def test_rates_are_of_what_can_be_compared(images: Dataset, model: neural.ImageAutoencoder) -> None:
+    """Arrays of one shape, images of bytes, codes of those very images."""
+    codes = neural.encode(images, model, "image", "codes", columns=["key"])
+    assert neural.code_rate(images, codes).psnr > 0
+    for ask in (lambda: neural.code_rate(images, images), lambda: neural.code_rate(codes, codes)):
+        with pytest.raises(ValueError, match=r"holds (no )?codes"):
+            ask()
+    for one, other in ((np.ones(3), np.ones(1)), ([], [])):
+        with pytest.raises(ValueError, match="arrays of one shape are compared"):
+            neural.psnr(one, other)
+    for bad in (np.zeros((2, 3, 8, 8)), np.zeros((2, 2, 8, 8), np.uint8), np.zeros((0, 3, 8, 8), np.uint8)):
+        with pytest.raises(ValueError, match=r"images are \[n, C, H, W\] of uint8"):
+            neural.file_rates(bad)
+
+
+def test_training_names_the_column_that_is_not_there(images: Dataset, model: neural.ImageAutoencoder) -> None:
+    """Also where classes are texts, and epochs no number."""
+    scan = images.scan(["image", "file"], batch_size=8)
+    for task, says in (
+        (
+            neural.AutoencoderTask(model, "picture"),
+            "trains on the column 'picture'; the scan has image, file",
+        ),
+        (neural.AutoencoderTask(model, "image", label="label"), "trains on the column 'label'"),
+        (
+            neural.AutoencoderTask(model, "image", label="file"),
+            "column 'file' is .*binary; classes are whole numbers",
+        ),
+    ):
+        with pytest.raises(lake.SchemaError, match=says):
+            neural.fit(task, scan, epochs=1, accelerator="cpu")
+    with pytest.raises(TypeError, match=r"epochs is a whole number, not 1.5"):
+        neural.fit(neural.AutoencoderTask(model, "image"), scan, epochs=1.5)

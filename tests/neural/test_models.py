@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,8 +110,63 @@ def test_what_does_not_fit_is_named() -> None:
         neural.TabularAutoencoder(3, 0)
     with pytest.raises(ValueError, match=r"takes \[B, 3, 32, 32\], not \[2, 3, 16, 16\]"):
         neural.ImageAutoencoder()(torch.zeros(2, 3, 16, 16))
-    with pytest.raises(ValueError, match="not negative"):
-        JointLoss(task=-1)
+    for weight in (-1, float("nan"), float("inf"), "1"):
+        with pytest.raises(ValueError, match="not negative"):
+            JointLoss(task=weight)
+
+
+NUMBERS: dict[str, Callable[[Any], object]] = {
+    "latent_dim": lambda n: neural.TabularAutoencoder(4, n),
+    "num_classes": lambda n: neural.TabularAutoencoder(4, 2, n),
+    "input_dim": neural.TabularAutoencoder,
+    "in_channels": lambda n: neural.ImageAutoencoder(in_channels=n),
+    "image_size": lambda n: neural.ImageAutoencoder(image_size=n),
+    "samples": lambda n: neural.AudioAutoencoder(samples=n),
+    "input_features": neural.TimeSeriesAutoencoder,
+    "length": lambda n: neural.TimeSeriesAutoencoder(1, length=n),
+    "inputs": lambda n: neural.head(n, 2),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_sizes_that_cannot_be_are_named(name: str) -> None:
+    """Whatever torch would make of them."""
+    for value in ("2", 1.5, True):
+        with pytest.raises(TypeError, match=f"{name} is a whole number, not {value!r}"):
+            NUMBERS[name](value)
+    for value in (0, -1):
+        with pytest.raises(ValueError, match=name):
+            NUMBERS[name](value)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e300])
+def test_what_cannot_be_calibrated_with_is_refused(bad: float) -> None:
+    """Before every code is NaN; the model stays as it was."""
+    model = neural.TabularAutoencoder(3, 2)
+    good, batch = torch.ones(4, 3, dtype=torch.double), torch.ones(4, 3, dtype=torch.double)
+    batch[2, 1] = bad
+
+    with pytest.raises(ValueError, match=r"batch 1 to calibrate with has|beyond single precision"):
+        model.calibrate([good, batch])
+
+    assert torch.equal(model.shift, torch.zeros(1, 3))
+    assert torch.equal(model.spread, torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("bad", [[1.0], None, np.ones((2, 4)), torch.ones(2, 4, dtype=torch.complex64)])
+def test_samples_and_codes_that_are_no_tensors_of_numbers_are_refused(bad: Any) -> None:
+    """By the model, which says what it takes."""
+    model = neural.TabularAutoencoder(4, 2, 3)
+    for ask in (model, model.encode, lambda x: model.calibrate([x])):
+        with pytest.raises(TypeError, match=r"TabularAutoencoder takes \[B, 4\], a tensor of real numbers"):
+            ask(bad)
+    for ask in (model.decode, model.classify):
+        with pytest.raises(TypeError, match=r"are \[B, 2\], a tensor of floats.*Quantiser.values"):
+            ask(bad)
+        with pytest.raises(TypeError, match=r"Quantiser.values"):
+            ask(torch.ones(1, 2, dtype=torch.int8))  # as they are stored
+        with pytest.raises(ValueError, match=r"are \[B, 2\], not \[1, 4\]"):
+            ask(torch.ones(1, 4))
 
 
 def test_the_joint_loss_is_the_weighted_sum_of_its_terms() -> None:
