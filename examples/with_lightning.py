@@ -1,7 +1,9 @@
 """The same with Lightning: its checkpoints hold the loader's position, and a run goes on in the middle of an epoch.
 
 A `lake.torch.loader` has `state_dict` and `load_state_dict`, and Lightning keeps what such loaders say beside model
-and optimiser. `ModelCheckpoint` writes and keeps the newest three; a callback writes metrics as JSON lines.
+and optimiser. `ModelCheckpoint` writes and keeps the newest three; a callback writes metrics as JSON lines. A
+schedule takes its number of steps from `len(loader)`: `trainer.estimated_stepping_batches` has Lightning set the loader
+up before the checkpoint is loaded, and the position is dropped.
 
     python examples/with_lightning.py [FOLDER]
 """
