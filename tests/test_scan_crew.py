@@ -187,3 +187,26 @@ def test_calls_are_shared_with_whoever_has_time() -> None:
 
 def _nothing(rows: Any, batches: int) -> Any:
     return [None] * batches
+
+
+def test_a_consumer_that_would_wait_for_a_thread_loads_what_comes_later() -> None:
+    """More than the next steps need, as threads do: else it waits for the slowest unit, and then threads for it."""
+    main, begun, enough, released = threading.current_thread(), threading.Event(), threading.Event(), []
+    mine: list[Unit] = []
+
+    def load(unit: Unit) -> None:
+        if threading.current_thread() is not main:
+            begun.set()
+            released.append(enough.wait(10))
+            return
+        mine.append(unit)
+        if len(mine) == 3:  # the first is needed at once; so the thread's is one of the next
+            assert begun.wait(10)
+        if len(mine) == 20:
+            enough.set()
+
+    plan = schedule(shards=40, raw=2**20)
+    assert everything(crew(plan, Work(load), threads=1)) == expected(plan)
+
+    assert released
+    assert all(released)

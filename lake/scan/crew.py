@@ -129,7 +129,8 @@ class Crew:
                     self._turn.notify()
                     assert head.result is not None
                     return head.step, head.result
-                task = self._next_soon(loads=self._waits is None or not self._waits())
+                waits = self._waits is not None and self._waits()
+                task = self._next_soon(loads=False) if waits else self._next_ahead()
                 if task is None:
                     self._wait()
             if task is not None:
@@ -174,7 +175,7 @@ class Crew:
         return self._units[unit]
 
     def _next_ahead(self) -> _Task | None:
-        """What a thread may do now, marked as begun: nothing that delays the first batch."""
+        """What may be done now, marked as begun: nothing that delays the first batch."""
         task = self._next_soon(loads=True)
         if task is not None or not self._begun:
             return task
