@@ -20,6 +20,7 @@ from ray.data.block import BlockAccessor, BlockMetadata
 
 from lake import derive as derivation
 from lake import frames
+from lake.asked import whole
 from lake.commit import Signature
 from lake.dataset import Dataset
 from lake.errors import StoreError
@@ -46,15 +47,13 @@ def read(
 ) -> ray.data.Dataset:
     """The rows as a Ray dataset whose read tasks are runs of shards, in the order of the rows.
 
+    Ray hands blocks on as they are ready, unless the dataset's `context.execution_options.preserve_order` is set.
+
     Shards that `where` (SQL text or a pyarrow expression) cannot meet are left out before tasks are made, and
     only `columns` are fetched; so are those that Ray finds to be all that is used. `parallelism`: how many read
     tasks, about; -1: Ray decides.
     """
-    names = dataset.schema.names if columns is None else list(columns)
-    if unknown := [name for name in names if name not in dataset.schema.names]:
-        raise ValueError(
-            f"no column {unknown[0]!r} in {dataset.name!r}; there are {', '.join(dataset.schema.names)}"
-        )
+    names, parallelism = dataset.snapshot.columns(columns), whole("parallelism", parallelism)
     found: ray.data.Dataset = ray.data.read_datasource(
         Shards(dataset.snapshot, names, where),
         override_num_blocks=None if parallelism < 0 else parallelism,
@@ -137,6 +136,8 @@ def derive(
     A pipeline whose items can be counted is cut into `tasks` runs of its items (by default two for each processor
     of the cluster); any other one is one task. Ray's retries, and tasks that run twice, change nothing.
     """
+
+    tasks = None if tasks is None else whole("tasks", tasks, least=1)
 
     def commit(asked: Request, fresh: Pipeline) -> LogEntry:
         joint = Joint(lake.refs, asked, single_writer=lake.single_writer)

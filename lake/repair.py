@@ -22,7 +22,7 @@ from lake.guard import Guard
 from lake.refs import Base, Refs, read_generation
 from lake.stores.base import Store
 from lake.survey import BLOBS
-from lake.verify import Problem, verify
+from lake.verify import Problem, Report, verify
 
 OPERATION = "repair"
 _NAMED = 5  # lost objects that the log's message names
@@ -63,25 +63,14 @@ def repair(
     refs = Refs(refs.store)
     if source is not None:
         _check_source(source)
-    found = verify(refs, level="full", name=name, progress=progress)
+    look = partial(verify, refs, level="full", name=name, progress=progress)
+    found = look()
     guard = None if dry_run else Guard(refs.store, prepare(refs, single_writer=single_writer).grace)
-    fetched: list[str] = []
-    while mended := [
-        problem.key
-        for problem in found.problems
-        if problem.key not in fetched
-        and _mend(refs.store, problem, guard, _sources(refs.store, source, cache))
-    ]:
-        fetched += mended
-        if guard is None:
-            break
-        found = verify(
-            refs, level="full", name=name, progress=progress
-        )  # a mended segment may name lost parts
+    found, fetched = _fetched(found, look, refs.store, guard, _sources(refs.store, source, cache))
     if recompute is not None and guard is not None and found.problems:
         before = [problem.key for problem in found.problems]
         recompute()
-        found = verify(refs, level="full", name=name, progress=progress)
+        found = look()
         still = {problem.key for problem in found.problems}
         fetched += [key for key in before if key not in still]
     lost = tuple(problem for problem in found.problems if guard is not None or problem.key not in fetched)
@@ -108,6 +97,26 @@ def _check_source(source: Store) -> None:
 Find = Callable[
     [names.ParsedKey, Problem], bytes | None
 ]  # sound bytes of a damaged object, if they are there
+
+
+def _fetched(
+    found: Report, look: Callable[[], Report], store: Store, guard: Guard | None, sources: Sequence[Find]
+) -> tuple[Report, list[str]]:
+    """What is damaged still, and the keys of what was mended; without a guard what could be, and nothing is stored.
+
+    A segment that was mended may name parts that are lost: it is looked again until nothing more is found.
+    """
+    fetched: list[str] = []
+    while mended := [
+        problem.key
+        for problem in found.problems
+        if problem.key not in fetched and _mend(store, problem, guard, sources)
+    ]:
+        fetched += mended
+        if guard is None:
+            break
+        found = look()
+    return found, fetched
 
 
 def _mend(store: Store, problem: Problem, guard: Guard | None, sources: Sequence[Find]) -> bool:

@@ -327,6 +327,7 @@ def test_reading_is_by_shard_and_keeps_order(cluster: Any, lk: Lake) -> None:
     dataset = lk.dataset("t")
 
     whole = cluster.read(dataset, parallelism=6)
+    whole.context.execution_options.preserve_order = True  # else Ray hands on what is ready first
     source = cluster.Shards(dataset.snapshot, dataset.schema.names, "id < 5000 and x = 3")
     tasks = source.get_read_tasks(4)
 
@@ -343,6 +344,12 @@ def test_reading_is_by_shard_and_keeps_order(cluster: Any, lk: Lake) -> None:
     ]
     with pytest.raises(ValueError, match="no column 'z' in 't'"):
         cluster.read(dataset, columns=["z"])
+    with pytest.raises(TypeError, match="columns are a list of names"):
+        cluster.read(dataset, columns="id")
+    with pytest.raises(TypeError, match="parallelism is a whole number, not '6'"):
+        cluster.read(dataset, parallelism="6")
+    with pytest.raises(ValueError, match="tasks is 1 or more: 0"):
+        cluster.derive(lk, "derived", dataset.samples(), tasks=0)
 
 
 def test_derive_is_the_one_process_s_derive(cluster: Any, lk: Lake) -> None:

@@ -218,6 +218,8 @@ def archive(
         raise TypeError(f"an archive is named by a path or URL, not by {type(path_or_url).__name__}")
     if not os.fspath(path_or_url):
         raise ValueError("the path of the archive is empty: '.' names the working directory")
+    if not isinstance(max_ratio, int | float) or not max_ratio > 0:
+        raise ValueError(f"max_ratio is how many times larger, a number above 0, not {max_ratio!r}")
     most = parse_bytes(max_member)
     limits = Limits(max_ratio, (1 << 62) if most is None else most)
     budget = parse_bytes(cache_bytes)

@@ -15,6 +15,7 @@ from lake.archives.damage import damage
 from lake.archives.reader import Archive, archive
 from lake.archives.stream import decoded
 from lake.archives.tar import TarContent
+from lake.asked import whole
 from lake.errors import ArchiveError
 
 FRAME = 256 << 10  # decoded bytes of a frame, at most
@@ -36,6 +37,7 @@ def recompress(
     Raises:
         ArchiveError: the source is no tar, or damaged. FileExistsError: there is a `target`.
     """
+    level, frame_bytes = whole("level", level), whole("frame_bytes", frame_bytes, least=1)
     out = Path(target)
     if not out.name.lower().endswith((".tar.zst", ".tzst")):
         raise ValueError(f"what is written to {out} is a .tar.zst: call it that")

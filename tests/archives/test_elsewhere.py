@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lake
-from lake.archives import web
+from lake.archives import recompress, web
 from lake.errors import ArchiveError, NotFoundError, StoreError
 from tests.archives.packing import KINDS, packed, some
 
@@ -149,3 +149,19 @@ def test_what_is_no_path_is_refused(path: Any, kind: type[Exception]) -> None:
     """An empty text does not stand for the working directory."""
     with pytest.raises(kind, match="archive"):
         lake.archive(path)
+
+
+@pytest.mark.parametrize("ratio", ["250", 0, -1, float("nan"), None])
+def test_a_ratio_is_a_number_above_zero(tmp_path: Path, ratio: Any) -> None:
+    """Otherwise every archive would be a bomb, or none."""
+    with pytest.raises(ValueError, match="max_ratio is how many times larger"):
+        lake.archive(tmp_path, max_ratio=ratio)
+
+
+def test_sizes_of_frames_are_whole_numbers(tmp_path: Path) -> None:
+    """And levels of compression."""
+    for name, value in (("level", "3"), ("frame_bytes", 1e6)):
+        with pytest.raises(TypeError, match=f"{name} is a whole number"):
+            recompress(tmp_path / "a.tar", tmp_path / "b.tar.zst", **{name: value})
+    with pytest.raises(ValueError, match="frame_bytes is 1 or more"):
+        recompress(tmp_path / "a.tar", tmp_path / "b.tar.zst", frame_bytes=0)
