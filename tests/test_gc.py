@@ -250,7 +250,7 @@ def test_tags_and_pins_of_this_life_protect_and_older_ones_do_not(
 @pytest.mark.parametrize("keep", [1.5, True, "2"])
 def test_a_number_of_versions_to_keep_is_a_whole_number(lk: Lake, keep: Any):
     """Anything else is refused by name, and nothing expires."""
-    with pytest.raises(TypeError, match="keep is a number of versions, not"):
+    with pytest.raises(TypeError, match="keep is a whole number, not"):
         lk.expire("birds", keep=keep, dry_run=False)
 
 
