@@ -37,9 +37,13 @@ class Views:
         """The values of these chunks, one's after the other's; None where views cannot tell of them."""
         if all(chunk.fixed for chunk in chunks):
             return _of_bytes(chunks)
-        if not is_wide(chunks[0].type) or any(_ends(chunk.source) > _MOST for chunk in chunks):
+        if not is_wide(chunks[0].type):
             return None
-        return _of_long(chunks) or _of_several([chunk.array for chunk in chunks])
+        found = _of_long(chunks)
+        if found is not None:
+            return found
+        arrays = [chunk.array for chunk in chunks]
+        return None if any(_ends(array) > _MOST for array in arrays) else _of_several(arrays)
 
     @classmethod
     def joined(cls, several: Sequence[Views]) -> Views:
@@ -109,13 +113,15 @@ def _of_bytes(chunks: Sequence[Chunk]) -> Views | None:
 
 
 def _of_long(chunks: Sequence[Chunk]) -> Views | None:
-    """Of strings and binaries none of which is null or short; None if one is."""
+    """Of strings and binaries none of which is null or short; None if one is, or out of a view's reach."""
     lengths, places, buffers = [], [], []
     for chunk in chunks:
         array = chunk.source
         if not len(array) or array.null_count:
             return None
         _, where, data = array.buffers()
+        if data is None or data.size > _MOST:
+            return None
         offsets = np.frombuffer(where, np.int64, len(array) + 1, 8 * array.offset)
         starts, ends, picked = offsets[:-1], offsets[1:], chunk.picked
         if picked is not None:

@@ -36,7 +36,7 @@ class Batch(Node):
         return f"batch(drop_last={self.drop_last})"
 
     def open(self, run: Run) -> Stage:
-        return Collating(self.source.open(run), self)
+        return Collating(self.source.open(run), self, is_tagged=run.untagged is not self)
 
     def count(self, counts: Counts, epoch: int) -> float:
         items = counts.of(self.source, epoch)
@@ -48,20 +48,21 @@ class Batch(Node):
 class Collating(Over):
     """Batches of the source's items."""
 
-    def __init__(self, source: Stage, node: Batch) -> None:
+    def __init__(self, source: Stage, node: Batch, *, is_tagged: bool) -> None:
         super().__init__(source)
         self._size, self._collate, self._drop = node.size, node.collate, node.drop_last
-        self._tag: Any = None
+        self._is_tagged, self._tag = is_tagged, None
 
     def next(self) -> Any:
-        source, size = self._source, self._size
-        items = [source.next()]
-        self._tag = source.tag()
+        source, size, items = self._source, self._size, list[Any]()
+        if self._is_tagged:
+            items.append(source.next())
+            self._tag = source.tag()
         try:
             while len(items) < size:
                 items += several(source, size - len(items))
         except StopIteration:
-            if self._drop:
+            if self._drop or not items:
                 raise
         return items if self._collate is None else self._collate(items)
 

@@ -103,7 +103,8 @@ class Worker:
         """
         cut = None if ranks.world_size == 1 else Ranks(ranks.rank, ranks.world_size)
         share = Share.of(items, batch_size, cut, even=even, start=given)
-        return cls(share, worker, workers, _run_size(len(share) * batch_size, workers, batch_size))
+        longest = _LONGEST if ranks.world_size == 1 else _SHORTER
+        return cls(share, worker, workers, _run_size(len(share) * batch_size, workers, batch_size, longest))
 
     def __len__(self) -> int:
         """Batches of the rank, for all its workers."""
@@ -154,10 +155,13 @@ class Worker:
 
 def lane_of(items: float, lane: int, lanes: int) -> Lane:
     """A lane of a stream of so many items."""
-    return Lane(lane, lanes, _run_size(items, lanes, 1))
+    return Lane(lane, lanes, _run_size(items, lanes, 1, _SHORTER))
 
 
-_LONGEST: Final = 64  # items in a run: what is decoded together, and what one worker makes while others wait
+_LONGEST: Final = 256  # items in a run: what is decoded together, and what one worker makes while others wait
+_SHORTER: Final = (
+    64  # the same of lanes, and of ranks, whose runs are each of one batch where that is as large
+)
 _TURNS: Final = 8  # runs for each, where the stream is short
 
 
@@ -166,9 +170,9 @@ _WORTH: Final = (
 )
 
 
-def _run_size(items: float, takers: int, batch_size: int) -> int:
-    longest = _LONGEST if items == float("inf") else int(items) // (takers * _TURNS)
-    return max(1, min(_LONGEST, longest) // batch_size)
+def _run_size(items: float, takers: int, batch_size: int, most: int) -> int:
+    longest = most if items == float("inf") else int(items) // (takers * _TURNS)
+    return max(1, min(most, longest) // batch_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -322,12 +326,12 @@ class Sized(Batch):
     deal: Worker
 
     def open(self, run: Run) -> Stage:
-        return _Sized(self.source.open(run), self)
+        return _Sized(self.source.open(run), self, is_tagged=run.untagged is not self)
 
 
 class _Sized(Collating):
-    def __init__(self, source: Stage, node: Sized) -> None:
-        super().__init__(source, node)
+    def __init__(self, source: Stage, node: Sized, *, is_tagged: bool) -> None:
+        super().__init__(source, node, is_tagged=is_tagged)
         self._drop, self._sizes = False, node.deal.sizes()
 
     def next(self) -> Any:

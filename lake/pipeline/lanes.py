@@ -16,6 +16,7 @@ from typing import Any
 
 from lake.pipeline.batch import Batch
 from lake.pipeline.deal import MOST, Dealt, Lane, Laned, Scaled, Sized, Worker, lane_of
+from lake.pipeline.map import Map
 from lake.pipeline.mixture import Mix
 from lake.pipeline.node import ENDLESS, Counts, Node, Run, Uncountable, graph, over
 from lake.pipeline.repeat import Repeat
@@ -87,6 +88,14 @@ def grain_of(root: Node) -> Batch | None:
     while node.one_for_one:
         [node] = node.inputs
     return node if type(node) is Batch else None
+
+
+def untagged(root: Node) -> Batch | None:
+    """The batches whose tags nobody asks for: the items are those, or made of them by functions alone."""
+    node = root
+    while type(node) is Map and node.call.simple() is not None and not node.call.workers:
+        node = node.source
+    return node if isinstance(node, Batch) else None
 
 
 def with_grain(root: Node, changed: Callable[[Batch], Node]) -> Node:

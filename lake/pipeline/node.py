@@ -260,15 +260,20 @@ def _added(name: str, left: Any, right: Any) -> Any:
 
 
 class Run:
-    """One opening of a graph: which epoch, and where stages note what they do."""
+    """One opening of a graph: which epoch, and where stages note what they do.
 
-    def __init__(self, epoch: int, meters: dict[Node, StageMeter], reading: Readings) -> None:
-        self.epoch, self.reading = epoch, reading
+    `untagged`: a node whose items nobody asks for what identifies them.
+    """
+
+    def __init__(
+        self, epoch: int, meters: dict[Node, StageMeter], reading: Readings, untagged: Node | None = None
+    ) -> None:
+        self.epoch, self.reading, self.untagged = epoch, reading, untagged
         self._meters = meters
 
     def at(self, epoch: int) -> Run:
         """The same for another epoch."""
-        return Run(epoch, self._meters, self.reading)
+        return Run(epoch, self._meters, self.reading, self.untagged)
 
     def meter(self, node: Node) -> StageMeter:
         """Where the stages of a node count."""

@@ -20,6 +20,7 @@ from lake.pipeline.checked import PipelinePlan, checked
 from lake.pipeline.filter import Filter
 from lake.pipeline.flat_map import FlatMap
 from lake.pipeline.identity import fingerprint
+from lake.pipeline.lanes import untagged
 from lake.pipeline.map import Decoding, Fields, Map, Maybe, MaybeBy
 from lake.pipeline.node import (
     Counts,
@@ -377,7 +378,7 @@ class Pipeline:
         self._end()
         loaded = self._loaded
         epoch = self._epoch if loaded is None else loaded["epoch"]
-        run = Run(epoch, self._meters, self._readings)
+        run = Run(epoch, self._meters, self._readings, untagged(self.node))
         stage = Rewind(self.node.open(run), _ANCHORED if every_of(self.node) > 1 else 1, 1)
         if loaded is not None and loaded["at"] is not None:
             stage.restore(loaded["at"])

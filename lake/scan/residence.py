@@ -331,8 +331,6 @@ def room(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> int:
 
 def stays_open(snapshot: Snapshot, columns: Sequence[str]) -> bool:
     """Whether most parts that hold these columns are still open since they were read last."""
-    if snapshot.cache is None:
-        return False
     digests = snapshot.manifest.held(columns)[1]
     some = digests[:: -(-len(digests) // _SAMPLED) or 1]
     access = snapshot.reader.access

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lake.pipeline.deal import Worker
-from lake.pipeline.lanes import dealt, laned
+from lake.pipeline.lanes import dealt, laned, untagged
 from lake.pipeline.node import Node, Readings, Run, StageMeter, added, graph, is_ordered, stage_facts
 from lake.pipeline.rewind import Rewind
 
@@ -83,7 +83,7 @@ class PipeJob:
         """The stage of a graph made of the pipeline's; what it costs is counted here."""
         meters: dict[Node, StageMeter] = {}
         self._counted.append((root, meters))
-        return root.open(Run(epoch, meters, self._readings))
+        return root.open(Run(epoch, meters, self._readings, untagged(root)))
 
     def metrics(self) -> dict[str, Any]:
         return {**self._readings.total(), **self._stages()}

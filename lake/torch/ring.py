@@ -1,8 +1,8 @@
 """Messages from one process to another through memory that both map, written round and round.
 
 The bytes go through the memory, and through a socket goes word of them: what was written, and what may be
-written over. Nothing has a name, so a killed process leaves nothing. The reader copies each message out
-before its place is used again; messages longer than the memory go through it in pieces.
+written over. Nothing has a name, so a killed process leaves nothing. The reader has read each message, or copied it
+out, before its place is used again; messages longer than the memory go through it in pieces.
 """
 
 from __future__ import annotations
@@ -57,6 +57,11 @@ class Memory:
         first = min(size, self.size - place)
         self.octets[place : place + first] = data[:first]
         self.octets[: size - first] = data[first:]
+
+    def look(self, at: int, size: int) -> Octets | None:
+        """The bytes at a place, as they lie; None where their end is at the beginning."""
+        place = at % self.size
+        return None if place + size > self.size else self.octets[place : place + size]
 
     def read(self, at: int, out: Octets) -> None:
         """Copy bytes from a place."""
@@ -152,11 +157,14 @@ class Reader:
     def receive(self, generation: int) -> tuple[int, list[Octets]]:
         """The kind and the parts of the next message of this generation; earlier ones are passed over.
 
+        The first part may lie in the shared memory, until the next call.
+
         Raises:
             Gone: the writer has ended.
         """
         while True:
-            if self._told < self._read and not self._connection.poll():
+            free = self._read - self._told
+            if free > self._memory.size // 4 or (free and not self._connection.poll()):
                 self._tell()
             header = self._hear()
             sent, kind, count, written = _HEADER.unpack_from(header)
@@ -168,8 +176,6 @@ class Reader:
                     return kind, parts
             else:
                 self._pass(sum(lengths))
-            if self._read - self._told > self._memory.size // 4:
-                self._tell()
 
     def say(self, command: bytes) -> None:
         """Say something to the writer, of another length than that of a number."""
@@ -181,19 +187,25 @@ class Reader:
 
     def _parts(self, lengths: Sequence[int]) -> list[Octets] | None:
         """A message; None if its writer gave up."""
-        parts = [
-            np.empty(length, np.uint8) if not n else self._take(length) for n, length in enumerate(lengths)
-        ]
-        for part in parts:
+        first, *others = lengths
+        part = None
+        if first <= self._known - self._read:  # so are the others: nothing is told before the next message
+            part = self._memory.look(self._read, first)
+            self._read += 0 if part is None else first
+        parts = [] if part is None else [part]
+        copies = [self._take(length) for length in others]
+        if part is None:
+            copies.insert(0, np.empty(first, np.uint8))
+        for copy in copies:
             at = 0
-            while at < len(part):
-                size = self._there(len(part) - at)
+            while at < len(copy):
+                size = self._there(len(copy) - at)
                 if not size:
                     return None
-                self._memory.read(self._read, part[at : at + size])
+                self._memory.read(self._read, copy[at : at + size])
                 self._read += size
                 at += size
-        return parts
+        return [*parts, *copies]
 
     def _pass(self, total: int) -> None:
         while total and (size := self._there(total)):

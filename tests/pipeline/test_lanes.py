@@ -8,7 +8,7 @@ import pytest
 
 import lake
 from lake.pipeline import Pipeline
-from lake.pipeline.lanes import check_split
+from lake.pipeline.lanes import check_split, untagged
 
 
 def numbers() -> Pipeline:
@@ -64,3 +64,23 @@ def test_ranks_that_would_yield_different_counts_need_a_way_to_be_even() -> None
         check_split(odd().node, lanes=1, ranks=2)
     check_split(odd().node, lanes=2, ranks=2, is_even=True)
     check_split(numbers().node, lanes=2, ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_asked"),
+    [
+        (lambda: numbers().batch(2), False),
+        (lambda: numbers().batch(2).map(sum).star_map(str), False),
+        (lambda: numbers().batch(2).map(max, rng=True, seed=1), True),
+        (lambda: numbers().batch(2).map(max, rng=True, seed=1).map(str), True),
+        (lambda: numbers().batch(2).map(sum, workers=1), True),
+        (lambda: numbers().batch(2).maybe(sum, seed=1), True),
+        (lambda: numbers().batch(2).filter(sum), True),
+        (lambda: numbers().batch(2).shuffle(seed=1), True),
+        (lambda: numbers().map(str), True),
+    ],
+    ids=["batch", "maps", "rng", "map of rng", "threads", "maybe", "filter", "shuffle", "no batch"],
+)
+def test_batches_are_tagged_where_somebody_may_ask(make: Callable[[], Pipeline], *, is_asked: bool) -> None:
+    """Whatever lies between them and who iterates, unless it is functions of a batch alone."""
+    assert (untagged(make().node) is None) is is_asked
