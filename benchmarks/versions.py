@@ -24,7 +24,8 @@ from benchmarks.report import Bar, cpu_seconds, median_and_spread, table, versio
 from lake import commit
 from lake.format import log, names
 from lake.format.part import batch_rows
-from lake.format.segment import encode_table, segment_cuts, segment_schema
+from lake.format.segment import encode_table, segment_cuts
+from lake.format.shards import segment_schema
 from lake.format.values import Cuts, SegmentRef, VersionDocument
 from lake.format.version import data_digest, encode_version, version_id
 from lake.guard import Guard

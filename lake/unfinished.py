@@ -25,7 +25,8 @@ from lake.format import schema
 from lake.format.documents import sha256_hex
 from lake.format.draft import identity
 from lake.format.names import part_keys
-from lake.format.segment import encode_segment, shards_of
+from lake.format.segment import encode_segment
+from lake.format.shards import shards_of
 from lake.format.values import Shard
 from lake.guard import Guard
 

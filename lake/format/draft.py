@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from lake.errors import SchemaError
-from lake.format.segment import as_written, encode_segment, encode_table, segment_cuts, table_of
+from lake.format.segment import encode_segment, encode_table, segment_cuts
+from lake.format.shards import as_written, table_of
 from lake.format.values import Cuts, SegmentRef, Shard, VersionDocument
 from lake.format.version import EMPTY_CHAIN, chain_step, data_digest
 from lake.format.vocab import MAX_VALUES

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from lake.errors import FormatError
 from lake.format import arrays
 from lake.format.part import batch_rows, fits
-from lake.format.segment import decode_segment, group_ends, shards_of, stats_of
+from lake.format.segment import decode_segment, group_ends
+from lake.format.shards import shards_of, stats_of
 from lake.format.values import SegmentRef, Shard
 
 Ints = npt.NDArray[np.int64]

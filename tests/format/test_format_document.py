@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lake.format import names
-from lake.format.segment import BATCH, PART
+from lake.format.shards import BATCH, PART
 from lake.format.values import Batch, LogEntry, Part, SegmentRef, VersionDocument
 from tests.format import example
 

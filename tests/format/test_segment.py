@@ -19,16 +19,13 @@ from lake.format import segment
 from lake.format.schema import canonical_schema, stored_schema
 from lake.format.segment import (
     SEGMENT_SHARDS,
-    as_written,
     decode_segment,
     encode_segment,
     encode_table,
     segment_cuts,
-    segment_schema,
-    shards_of,
-    table_of,
     tail_to_merge,
 )
+from lake.format.shards import as_written, segment_schema, shards_of, table_of
 from lake.format.stats import shard_stats
 from lake.format.values import Batch, ColumnStats, Part, SegmentRef, Shard
 from tests.strategies import batches, schemas
