@@ -19,6 +19,13 @@ from lake.parts.workers import URGENT, Workers
 from tests import strategies
 
 
+def lies_in(array: pa.Array, other: pa.Array) -> bool:
+    """Whether one refers to memory of the other."""
+    taken = [range(each.address, each.address + each.size) for each in other.buffers() if each is not None]
+    starts = [each.address for each in array.buffers() if each is not None and each.size]
+    return any(start in each for start in starts for each in taken)
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_bytes_of_values_are_the_values(data: st.DataObject) -> None:
@@ -78,6 +85,12 @@ def test_chunks_are_cut_and_picked_like_arrays(data: st.DataObject) -> None:
     assert chunk.slice(start, stop).array.equals(array.slice(start, stop - start))
     assert chunk.slice(start, stop).rows == stop - start
     assert chunk.take(rows).array.to_pylist() == array.take(pa.array(rows)).to_pylist()
+    mapped = Chunk(array, mapped=True)
+    for some in (mapped, mapped.slice(start, stop), mapped.take(rows)):
+        owned = some.owned()
+        assert (some.mapped, owned.mapped) == (True, False)
+        assert owned.array.equals(some.array)
+        assert not lies_in(owned.array, array)
 
 
 def test_what_is_kept_decoded_stays_within_its_bytes() -> None:

@@ -69,9 +69,9 @@ def chunks(draw: st.DrawFn, kind: str, rows: list[int]) -> tuple[list[Chunk], pa
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_batches_are_the_rows_asked_for(data: st.DataObject) -> None:
-    """Of one unit or several, permuted or not, copied or not; what is the receiver's own can be written to."""
+    """Of one unit or several, permuted or not; what is the receiver's own can be written to."""
     pool, columns = Pool(), data.draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=3))
-    own, copy, size = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.integers(1, 6))
+    own, size = data.draw(st.booleans()), data.draw(st.integers(1, 6))
     units, tables = [], []
     for _ in range(data.draw(st.integers(1, 3))):
         rows = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
@@ -81,7 +81,7 @@ def test_batches_are_the_rows_asked_for(data: st.DataObject) -> None:
             order = np.array(data.draw(st.permutations(range(sum(rows)))), np.int64)
         start = data.draw(st.integers(0, sum(rows) - 1))
         stop = data.draw(st.integers(start + 1, sum(rows)))
-        units.append((loaded([found for found, _ in made], order, pool, copy=copy), start, stop))
+        units.append((loaded([found for found, _ in made], order, pool), start, stop))
         places = np.arange(sum(rows)) if order is None else order
         tables.append([values.take(pa.array(places[start:stop])) for _, values in made])
     total = sum(stop - start for _, start, stop in units)

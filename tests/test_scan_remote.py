@@ -259,6 +259,23 @@ def test_the_first_rows_come_before_the_last_are_looked_for(tmp_path: Path, cach
     assert first + numbers(scan) == list(range(0, ROWS, 2))
 
 
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("how", [{}, {"shuffle": True, "shuffle_window": 3}], ids=["stored", "shuffled"])
+@pytest.mark.parametrize("batch_size", [20, 200, 1500])
+@pytest.mark.parametrize("more", [0, 100_000])
+def test_a_budget_of_the_resident_bytes_is_enough(
+    folder: Path, cache: Path, how: dict[str, Any], batch_size: int, more: int
+) -> None:
+    """Also for batches that lie in several blocks: what was read for one makes room for the next."""
+    lk = remote_lake(folder, cache)
+    needed = lk.dataset("rows").scan(**how, batch_size=batch_size).check().resident_bytes
+    lk = remote_lake(folder, cache, budget=str(needed + more))
+
+    batches = list(lk.dataset("rows").scan(**how, batch_size=batch_size))
+
+    assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == list(range(ROWS))
+
+
 @pytest.mark.parametrize(("budget", "layout"), [("unlimited", "open"), ("300kB", "stored")])
 def test_what_is_compressed_is_decoded_once_where_there_is_room(
     tmp_path: Path, cache: Path, budget: str, layout: str

@@ -16,13 +16,24 @@ class Chunk:
     """Some rows of a column. `raw` is None where values have no fixed width, or one is null.
 
     Rows that were picked from others are copied when they are looked at, or straight to where they are wanted.
-    `fixed`: the bytes of a value; None where there is no `raw`.
+    `fixed`: the bytes of a value; None where there is no `raw`. `mapped`: they lie in a file.
     """
 
-    __slots__ = ("_address", "_array", "_buffer", "_picked", "_raw", "dictionary", "fixed", "rows", "type")
+    __slots__ = (
+        "_address",
+        "_array",
+        "_buffer",
+        "_picked",
+        "_raw",
+        "dictionary",
+        "fixed",
+        "mapped",
+        "rows",
+        "type",
+    )
 
-    def __init__(self, array: pa.Array) -> None:
-        self.type, self.rows = array.type, len(array)
+    def __init__(self, array: pa.Array, *, mapped: bool = False) -> None:
+        self.type, self.rows, self.mapped = array.type, len(array), mapped
         self._array: pa.Array | None = array
         self._raw = raw_of(array)
         self._picked: tuple[Raw | pa.Array, Ints] | None = None  # from whose bytes, or values without a width
@@ -92,7 +103,7 @@ class Chunk:
             return self
         raw = self.raw
         if raw is None:
-            return Chunk(self.array.slice(start, stop - start))
+            return Chunk(self.array.slice(start, stop - start), mapped=self.mapped)
         return self._of(stop - start, raw[start:stop], None)
 
     def take(self, rows: Ints) -> Chunk:
@@ -100,9 +111,23 @@ class Chunk:
         raw = self.raw
         return self._of(len(rows), None, (self.array if raw is None else raw, rows))
 
+    def owned(self) -> Chunk:
+        """The same rows in memory, so that nothing refers to a file."""
+        if not self.mapped:
+            return self
+        if self.fixed is None:
+            is_copied = self._picked is not None
+            return Chunk(self.array if is_copied else pa.concat_arrays([self.array, self.array[:0]]))
+        raw = np.empty((self.rows, self.fixed), np.uint8)
+        self.copy_to(raw)
+        owned = self._of(self.rows, raw, None)
+        owned.mapped = False
+        return owned
+
     def _of(self, rows: int, raw: Raw | None, picked: tuple[Raw | pa.Array, Ints] | None) -> Chunk:
         chunk = object.__new__(Chunk)
         chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = self.type, rows, self.fixed, self.dictionary
+        chunk.mapped = self.mapped
         chunk._array, chunk._raw, chunk._picked = None, raw, picked
         chunk._buffer, chunk._address = None, None
         return chunk

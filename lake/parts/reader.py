@@ -55,11 +55,18 @@ class PartReader:
     # --- reading ------------------------------------------------------------------------------
 
     def read(
-        self, shard: Shard, columns: Sequence[str], wanted: Ints | Sequence[Run], meter: Meter | None = None
+        self,
+        shard: Shard,
+        columns: Sequence[str],
+        wanted: Ints | Sequence[Run],
+        meter: Meter | None = None,
+        *,
+        own: bool = False,
     ) -> list[list[Chunk]]:
         """For each column its values in the rows wanted: ascending numbers, which are copied, or runs.
 
-        In the schema's form: dictionaries as codes, null where no part holds the column.
+        In the schema's form: dictionaries as codes, null where no part holds the column. `own`: nothing refers to
+        a file, not even while the next part is waited for.
 
         Raises:
             IntegrityError: stored bytes differ from their digests.
@@ -73,14 +80,21 @@ class PartReader:
                     read = self._rows(one, held, wanted, meter)
                 else:
                     read = self._runs(one, held, wanted, meter)
-                found.update(zip(held, read, strict=True))
+                found.update(zip(held, _owned(read) if own else read, strict=True))
         if len(found) < len(columns):
             count = len(wanted) if isinstance(wanted, np.ndarray) else sum(b - a for a, b in wanted)
             found |= {name: [self._nothing(name, count)] for name in columns if name not in found}
         return [found[name] for name in columns]
 
     def batches(
-        self, shard: Shard, columns: Sequence[str], batches: Ints, size: int, meter: Meter
+        self,
+        shard: Shard,
+        columns: Sequence[str],
+        batches: Ints,
+        size: int,
+        meter: Meter,
+        *,
+        own: bool = False,
     ) -> list[list[Chunk]]:
         """For each column its values in these runs of `size` rows, as `read` gives them: of no row in part."""
         numbers = batches.tolist()
@@ -99,7 +113,7 @@ class PartReader:
             else:
                 runs = [(number * size, min(number * size + size, shard.rows)) for number in numbers]
                 read = self._runs(one, held, runs, meter)
-            found.update(zip(held, read, strict=True))
+            found.update(zip(held, _owned(read) if own else read, strict=True))
         if len(found) < len(columns):
             count = sum(min(size, shard.rows - number * size) for number in numbers)
             found |= {name: [self._nothing(name, count)] for name in columns if name not in found}
@@ -216,7 +230,7 @@ class PartReader:
                 arrays, known = opened.arrays(name), opened.chunks[name]
                 for index in indices:
                     if known[index] is None:
-                        known[index] = self._finished(arrays[index], name)
+                        known[index] = self._finished(arrays[index], name, mapped=True)
                 found[number] = [known[index] for index in indices]
             return found  # type: ignore[return-value]
         if opened.together and len(indices) == len(opened.part.batches) > 1:
@@ -228,7 +242,9 @@ class PartReader:
             if missing:
                 batch = self.access.batch(opened, index, [columns[number] for number in missing])
                 for number in missing:
-                    found[number][at] = self._finished(batch.column(columns[number]), columns[number])
+                    found[number][at] = self._finished(
+                        batch.column(columns[number]), columns[number], mapped=opened.mapped
+                    )
                     if opened.mapped:
                         opened.chunks[columns[number]][index] = found[number][at]
         meter.add(decode_seconds=time.perf_counter() - begin)
@@ -269,12 +285,16 @@ class PartReader:
     def _nothing(self, name: str, rows: int) -> Chunk:
         return Chunk(pa.nulls(rows, self.schema.field(name).type))
 
-    def _finished(self, column: pa.Array, name: str) -> Chunk:
+    def _finished(self, column: pa.Array, name: str, *, mapped: bool = False) -> Chunk:
         """A stored column as the schema has it."""
         type_ = self.schema.field(name).type
         if pa.types.is_dictionary(type_):
             column = vocab.encode(column, self.dictionaries[name], ordered=type_.ordered)
-        return Chunk(column)
+        return Chunk(column, mapped=mapped)
+
+
+def _owned(columns: Sequence[Sequence[Chunk]]) -> list[list[Chunk]]:
+    return [[chunk.owned() for chunk in chunks] for chunks in columns]
 
 
 def _cut(chunks: Mapping[int, Chunk], spans: Sequence[tuple[int, int, int, int]], size: int) -> list[Chunk]:

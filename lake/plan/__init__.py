@@ -21,7 +21,15 @@ ranks that are given the same arguments agree without talking, and a test needs 
 800
 """
 
-from lake.plan.budget import Plan, check_budget, fetch_bytes, machine_partitions, resident_bytes, summarize
+from lake.plan.budget import (
+    Plan,
+    check_budget,
+    fetch_bytes,
+    machine_partitions,
+    resident_bytes,
+    step_bytes,
+    summarize,
+)
 from lake.plan.cursor import Cursor, Facts, facts, merge_states
 from lake.plan.epoch import EpochPlan, Slice, plan_epoch
 from lake.plan.layout import Layout, Selection, ramps
@@ -56,5 +64,6 @@ __all__ = [
     "plan_epoch",
     "ramps",
     "resident_bytes",
+    "step_bytes",
     "summarize",
 ]

@@ -58,12 +58,13 @@ def summarize(plan: EpochPlan) -> Plan:
 
 def resident_bytes(plan: EpochPlan) -> int:
     """Bytes that must be in this machine's cache at once: the window's shards, or all of them opened."""
-    order = plan.order
-    if order.shuffle == "full":
-        return int(order.layout.raw_bytes[_touched(order)].sum())
-    ranks, partitions = plan.ranks or Ranks(0, 1), len(machine_partitions(plan))
-    apart = len(ranks.of_node(ranks.node)) * plan.share.batch_size if ranks.world_size > 1 else 1
-    return _window_bytes(order, order.window + _blocks_within(order, -(-apart // partitions)), partitions)
+    alone = plan.ranks is None or plan.ranks.world_size == 1
+    return _bytes_within(plan, 1 if alone else _local_rows(plan))
+
+
+def step_bytes(plan: EpochPlan, batches: int) -> int:
+    """The same where what a rank reads for so many batches stays until it has them all, not block by block."""
+    return max(resident_bytes(plan), _bytes_within(plan, max(1, batches * _local_rows(plan))))
 
 
 def fetch_bytes(plan: EpochPlan) -> int:
@@ -152,6 +153,20 @@ def _touched(order: Order) -> Ints:
     if not order.blocks:
         return order.visit[:0]
     return order.visit[: order.blocks + order.window - 1]
+
+
+def _local_rows(plan: EpochPlan) -> int:
+    """Rows of a batch of each rank of this machine."""
+    ranks = plan.ranks or Ranks(0, 1)
+    return len(ranks.of_node(ranks.node)) * plan.share.batch_size
+
+
+def _bytes_within(plan: EpochPlan, rows: int) -> int:
+    """The most that is needed at once of the shards of the blocks that so many rows in a run lie in."""
+    order, partitions = plan.order, len(machine_partitions(plan))
+    if order.shuffle == "full":
+        return int(order.layout.raw_bytes[_touched(order)].sum())
+    return _window_bytes(order, order.window + _blocks_within(order, -(-rows // partitions)), partitions)
 
 
 def _blocks_within(order: Order, rows: int) -> int:

@@ -50,23 +50,16 @@ _Run: TypeAlias = tuple[Column, int, int]  # the same of one column
 _Run3: TypeAlias = npt.NDArray[np.uint8]  # [chunks, rows, bytes]
 
 
-def loaded(
-    columns: Sequence[Sequence[Chunk]], order: Ints | None, pool: Pool, *, copy: bool = False
-) -> Loaded:
-    """Columns whose values come out in this order; None: as the chunks have them.
-
-    `copy`: nothing refers to where the chunks lie.
-    """
-    if order is None and not copy:
-        return tuple(_Stored(chunks) for chunks in columns)
+def loaded(columns: Sequence[Sequence[Chunk]], order: Ints | None, pool: Pool) -> Loaded:
+    """Columns whose values come out in this order; None: as the chunks have them."""
     if order is None:
-        order = np.arange(sum(chunk.rows for chunk in columns[0]), dtype=np.int64)
-    return tuple(_permuted(chunks, order, pool, copy) for chunks in columns)
+        return tuple(_Stored(chunks) for chunks in columns)
+    return tuple(_permuted(chunks, order, pool) for chunks in columns)
 
 
-def _permuted(chunks: Sequence[Chunk], order: Ints, pool: Pool, copy: bool) -> Column:
+def _permuted(chunks: Sequence[Chunk], order: Ints, pool: Pool) -> Column:
     fixed = _fixed(chunks)
-    if not copy and (fixed is None or fixed >= WIDE):
+    if fixed is None or fixed >= WIDE:
         views = Views.of(chunks)
         if views is not None:
             return _Viewed(views.take(order), chunks[0])

@@ -53,13 +53,9 @@ class Loader:
         at_hand = residence is None or all(residence.at_hand(piece.shard) for piece in pieces)
         read = _shared(reads, share) if at_hand else self._waited_for(reads)
         columns = [[chunk for chunks in found for chunk in chunks] for found in zip(*read, strict=True)]
-        return loaded(columns, order, self._pool, copy=self._must_copy(permuted=order is not None))
-
-    def _must_copy(self, *, permuted: bool) -> bool:
-        """Whether a unit must not refer to cached files; a permuted one would for longer, to more of them."""
-        if self._residence is None:
-            return False
-        return self._residence.cramped if permuted else self._residence.crowded
+        if residence is not None and not any(chunk.mapped for chunks in columns for chunk in chunks):
+            residence.loaded(unit)
+        return loaded(columns, order, self._pool)
 
     def _waited_for(self, reads: list[Read]) -> list[list[list[Chunk]]]:
         """What these read, each in a thread of its own: they wait for a network."""
@@ -72,14 +68,17 @@ class Loader:
         """The columns of a piece, of a unit in stored order only its own rows."""
         snapshot = self._snapshot
         shard, reader = snapshot.shard(piece.shard), snapshot.reader
+        # From the first part on: two readers who kept one mapped each while they waited for room for another would
+        # wait for ever.
+        own = self._residence is not None and self._residence.cramped(permuted=unit is None)
         with snapshot.located(piece.shard), self._having(piece, unit):
             if piece.rows is not None:
                 rows = piece.rows if unit is None else piece.rows[unit.start : unit.stop]
-                return reader.read(shard, self._columns, rows, self._meter)
+                return reader.read(shard, self._columns, rows, self._meter, own=own)
             if unit is not None:
-                return reader.read(shard, self._columns, [(unit.start, unit.stop)], self._meter)
+                return reader.read(shard, self._columns, [(unit.start, unit.stop)], self._meter, own=own)
             size = int(self._schedule.batch_rows[piece.shard])
-            return reader.batches(shard, self._columns, piece.batches, size, self._meter)
+            return reader.batches(shard, self._columns, piece.batches, size, self._meter, own=own)
 
     def _having(self, piece: Piece, unit: Unit | None) -> AbstractContextManager[None]:
         if self._residence is None:

@@ -24,7 +24,7 @@ from lake.format.values import Part
 from lake.parts import Meter
 from lake.plan import EpochPlan, Order, Selection
 from lake.plan.permutation import Ints
-from lake.scan.schedule import Schedule, is_plain
+from lake.scan.schedule import Schedule, Unit
 from lake.snapshot import Snapshot
 
 AHEAD_BYTES: Final = 64 * 2**20  # brought in beyond the window, where the budget has room
@@ -55,26 +55,33 @@ class Residence:
         meter: Meter,
     ) -> None:
         assert snapshot.cache is not None
+        self._cache = snapshot.cache
         self._snapshot, self._columns, self._selection = snapshot, list(columns), selection
         self._asked = frozenset(columns)
         self._schedule, self._meter, self._access = schedule, meter, snapshot.reader.access
         self._files = files(snapshot, columns, schedule.plan)
         needs = self._files.needs()
-        self._bytes, self._room = needs.starts, room(snapshot, columns, schedule.plan)
+        self._bytes = needs.starts
+        budget, shuffled = self._cache.budget, bool(schedule.plan.order.shuffle)
+        self._short = budget is not None and int(self._bytes[-1]) > budget  # not everything has room
+        batches = 0 if self._short and shuffled else schedule.step_batches
+        self._room = room(snapshot, columns, schedule.plan, batches)
+        self._tight = self._room < plan.step_bytes(schedule.plan, batches)
         self._decoded = _fits_decoded(snapshot, columns)
-        budget = snapshot.cache.budget
-        self._all_fits = self._decoded or budget is None or int(self._bytes[-1]) <= budget
+        self._all_fits = self._decoded or not self._short
         self._flights = FLIGHTS + min(schedule.plan.order.window, 64)
         self._whole = lru_cache(maxsize=256)(self._read_whole)
         self._wanted: dict[int, Part] = {}  # by the number of the file
         self._done = self._begun = 0  # files
         self._front = first  # the first step that is not gathered
+        self._loaded: dict[int, int] = {}  # rows of each block that are in memory, and need no file any more
+        self._news = 0  # how often the front moved, or a block was loaded
         self._closed = False
         self.fail: Callable[[BaseException], object] | None = None  # told of what goes wrong in the thread
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
         self._pass_by(first)
-        self._reservation = snapshot.cache.reserve(
+        self._reservation = self._cache.reserve(
             _identity(schedule.plan),
             f"scan of {snapshot.label}",
             self._room,
@@ -88,12 +95,6 @@ class Residence:
         self._access.workers.calm = True
         self._bring(self._first_window())
 
-    @property
-    def crowded(self) -> bool:
-        """Whether leases stand in somebody's way: what is read is then better copied than mapped."""
-        assert self._snapshot.cache is not None
-        return self._snapshot.cache.crowded
-
     def at_hand(self, shard: int) -> bool:
         """Whether nothing of a shard has to be waited for: all parts that are read are open."""
         parts = self._snapshot.shard(shard).parts
@@ -104,14 +105,12 @@ class Residence:
         """Whether reading waits for a network, by all appearances."""
         return self._access.flying() > 0
 
-    @property
-    def cramped(self) -> bool:
-        """Whether what a block maps is in the way of what is to come: not all has room, or leases block somebody."""
-        assert self._snapshot.cache is not None
-        budget = self._snapshot.cache.budget
-        return self.crowded or (
-            budget is not None and self._bytes[-1] > budget and is_plain(self._schedule.plan.order.layout)
-        )
+    def cramped(self, *, permuted: bool) -> bool:
+        """Whether a unit must not keep files mapped: leases would be in somebody's way, or in that of what comes next.
+
+        A permuted unit would keep them for longer, and more of them.
+        """
+        return self._cache.crowded or self._tight or (permuted and self._short)
 
     @contextmanager
     def having(self, shard: int, first: Callable[[Part], Iterable[int]]) -> Iterator[None]:
@@ -134,10 +133,24 @@ class Residence:
         """The steps before `front` are gathered."""
         with self._turn:
             self._front = max(self._front, front)
-            if self._settled and self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._work, name="lake-ahead", daemon=True)
-                self._thread.start()
-            self._turn.notify()
+            for block in [block for block in self._loaded if self._schedule.last_of(block) < self._front]:
+                del self._loaded[block]
+            self._tell()
+
+    def loaded(self, unit: Unit) -> None:
+        """The rows of a unit are in memory: the files that they came from are not needed for them any more."""
+        with self._turn:
+            self._loaded[unit.block] = self._loaded.get(unit.block, 0) + unit.stop - unit.start
+            self._tell()
+
+    def _tell(self) -> None:
+        """Have the thread look at what has changed (with the lock held)."""
+        self._news += 1
+        hurried = self._settled or self._tight or self._short  # the first batch may wait for room, too
+        if hurried and self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._work, name="lake-ahead", daemon=True)
+            self._thread.start()
+        self._turn.notify()
 
     def close(self) -> None:
         """Let everything go."""
@@ -168,8 +181,7 @@ class Residence:
 
     def _foretell(self) -> None:
         """Say what the next epoch will use, where that decides which files are kept for it."""
-        assert self._snapshot.cache is not None
-        order, budget = self._schedule.plan.order, self._snapshot.cache.budget
+        order, budget = self._schedule.plan.order, self._cache.budget
         if not self._foretold and order.shuffle is True and budget is not None and self._bytes[-1] > budget:
             self._foretold = True
             following = self._schedule.plan.next_order()
@@ -180,11 +192,11 @@ class Residence:
     def _follow(self) -> None:
         while True:
             with self._turn:
-                front = self._front
+                front, news = self._front, self._news
             self._advance(front)
             waiting = self._bring(len(self._files.blocks))
             with self._turn:
-                idle = front == self._front and not self._closed
+                idle = news == self._news and not self._closed
                 busy = waiting or self._access.flying() > 0
                 if idle and not self._turn.wait(_LOOK_SECONDS if busy else _IDLE_SECONDS):
                     idle = not busy
@@ -194,7 +206,7 @@ class Residence:
                     self._thread = None
                     break
                 self._turn.wait_for(lambda: self._closed, _PAUSE_SECONDS)
-            if self.crowded:
+            if self._cache.crowded:
                 self._access.loosen()
         if not self._closed:
             self._access.loosen()  # nothing is leased by a scan that does nothing
@@ -213,8 +225,11 @@ class Residence:
 
     def _pass_by(self, front: int) -> None:
         """Count the files that no step from `front` on needs."""
+        starts = self._schedule.plan.order.starts
         while self._done < len(self._files.blocks):
-            if self._schedule.last_of(int(self._files.blocks[self._done])) >= front:
+            block = int(self._files.blocks[self._done])
+            is_loaded = self._loaded.get(block, 0) >= starts[block + 1] - starts[block]
+            if not is_loaded and self._schedule.last_of(block) >= front:
                 break
             self._done += 1
 
@@ -310,23 +325,25 @@ def _shards(planned: EpochPlan, order: Order) -> tuple[Ints, Ints]:
     return shards[in_turn], blocks[in_turn]
 
 
-def room(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan) -> int:
-    """Bytes of the cache to ask for: the window, and something to bring in ahead.
+def room(snapshot: Snapshot, columns: Sequence[str], planned: EpochPlan, batches: int = 0) -> int:
+    """Bytes of the cache to ask for: what is kept for steps of so many batches, and something to bring in ahead.
+
+    Without batches, or where the budget has no more, that is the window.
 
     Raises:
         BudgetError: the window exceeds the budget; says what would not.
     """
-    needed = plan.resident_bytes(planned)
+    needed, wanted = plan.resident_bytes(planned), plan.step_bytes(planned, batches)
     budget = None if snapshot.cache is None else snapshot.cache.budget
     if budget is None:
-        return needed + AHEAD_BYTES
+        return wanted + AHEAD_BYTES
     if needed > budget:
         smaller = {
             f"columns=[{name!r}]": int(snapshot.manifest.sizes([name])[0].sum()) for name in columns[:64]
         }
         least = min(smaller, key=lambda name: smaller[name])
         plan.check_budget(planned, budget, others={least: smaller[least]})
-    return min(budget, needed + min(AHEAD_BYTES, budget // AHEAD_SHARE))
+    return min(budget, wanted + min(AHEAD_BYTES, budget // AHEAD_SHARE))
 
 
 def stays_open(snapshot: Snapshot, columns: Sequence[str]) -> bool:
