@@ -72,6 +72,8 @@ def derive(
         raise TypeError(
             f"derive() takes a pipeline, such as dataset.samples().map(fn), not {type(pipeline).__name__}"
         )
+    if not (tag is None or isinstance(tag, str)):
+        raise TypeError(f"tag is a text, not {type(tag).__name__}")
     fingerprint = pipeline.fingerprint(tag=tag)
     _check_derivable(refs, name, pipeline)
     search = _Search(refs, name, fingerprint)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -529,3 +530,10 @@ def test_in_a_fresh_process_an_edit_computes_and_a_move_finds(tmp_path: Path):
     assert seqs(tmp_path, _SCRIPT) == [1]
     assert seqs(tmp_path, *(_SCRIPT.replace(*edit, 1) for edit in SAME.values())) == [1, 1, 1]
     assert seqs(tmp_path, *(_SCRIPT.replace(*edit, 1) for edit in OTHER.values())) == [2, 3, 4, 5]
+
+
+def test_a_tag_is_a_text(lk: Lake) -> None:
+    """It enters the fingerprint as what it says, and 1 does not say what "1" does."""
+    lk.commit("source", pa.table({"key": ["a"], "x": [1]}))
+    with pytest.raises(TypeError, match="tag is a text, not int"):
+        lk.derive("made", lk.dataset("source").samples(), tag=1)

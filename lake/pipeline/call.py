@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from lake.asked import whole
 from lake.pipeline.node import FREE, KEYS_KEPT, StageMeter, name_of
 from lake.pipeline.seeds import Seed, word
 
@@ -55,9 +56,7 @@ class Call:
             raise ValueError(f"{stage}(): rng is False, True or 'global', not {rng!r}")
         if on_error not in ("raise", "skip"):
             raise ValueError(f"{stage}(): on_error is 'raise' or 'skip', not {on_error!r}")
-        if not hasattr(workers, "__index__"):
-            raise TypeError(f"{stage}(): workers is a whole number, not {workers!r}")
-        if workers < 0:
+        if whole(f"{stage}(): workers", workers) < 0:
             raise ValueError(f"{stage}(): workers is a number of threads: {workers}")
         if rng == "global" and workers:
             raise ValueError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -174,11 +173,11 @@ class Pipeline:
 
     def take(self, n: int, *, per_lane: bool = False) -> Pipeline:
         """The first `n` items."""
-        return Pipeline(Take(self.node, _whole("take", "n", n, 0), per_lane))
+        return Pipeline(Take(self.node, whole("take(): n", n, least=0), per_lane))
 
     def repeat(self, times: int | None = None) -> Pipeline:
         """The stream `times` times, 100,000 at most, or without end; each pass is the next epoch."""
-        if times is not None and _whole("repeat", "times", times, 0) > _PASSES:
+        if times is not None and whole("repeat(): times", times, least=0) > _PASSES:
             raise ValueError(
                 f"repeat({times}) counts passes one by one, up to {_PASSES:,}; repeat() goes on for ever"
             )
@@ -208,8 +207,8 @@ class Pipeline:
 
         A last, shorter one is handed out if it has items that were in none, unless `drop_last`.
         """
-        size = _whole("window", "size", size, 1)
-        stride = size if stride is None else _whole("window", "stride", stride, 1)
+        size = whole("window(): size", size, least=1)
+        stride = size if stride is None else whole("window(): stride", stride, least=1)
         return Pipeline(Window(self.node, size, stride, drop_last))
 
     def shuffle(self, buffer: int = 4096, *, seed: int | None = None, full: bool = False) -> Pipeline:
@@ -219,7 +218,7 @@ class Pipeline:
         are read in random order, and `buffer` is the least number of rows that are mixed. Elsewhere about
         `buffer` items are held. `full`: all rows, evenly; directly over `ds.samples()` only.
         """
-        buffer, chosen = _whole("shuffle", "buffer", buffer, 1), Seed.of(seed)
+        buffer, chosen = whole("shuffle(): buffer", buffer, least=1), Seed.of(seed)
         if full and self.node.inputs:
             raise ValueError(
                 f"shuffle(full=True) goes directly over ds.samples(), not over {self.node.label}: "
@@ -254,11 +253,11 @@ class Pipeline:
                 raise ValueError(
                     "batch(): padded= and buckets= need by=, a function of an item that gives its cost"
                 )
-            return Pipeline(Batch(self.node, _whole("batch", "size", size, 1), collate, drop_last))
+            return Pipeline(Batch(self.node, whole("batch(): size", size, least=1), collate, drop_last))
         if not (size > 0 and math.isfinite(size)):
             raise ValueError(f"batch(): size is more than 0: {size}")
         if buckets is not None:
-            buckets = _whole("batch", "buckets", buckets, 1)
+            buckets = whole("batch(): buckets", buckets, least=1)
         return Pipeline(BatchBy(self.node, size, by, padded, buckets, collate, drop_last))
 
     def pack(
@@ -277,7 +276,7 @@ class Pipeline:
         each goes whole into the first row that has room, rows are filled up with `pad` (segment 0), and longer
         ones are cut (`metrics()` counts them).
         """
-        return Pipeline(Pack(self.node, _whole("pack", "length", length, 1), field, eos, split, pad))
+        return Pipeline(Pack(self.node, whole("pack(): length", length, least=1), field, eos, split, pad))
 
     # --- what it will do ----------------------------------------------------------------------
 
@@ -565,13 +564,3 @@ def _check_same(old: Sequence[str], new: Sequence[str]) -> None:
         if was != now:
             raise ValueError(f"a position of another pipeline: stage {number} was {was!r}, is {now!r}")
     raise ValueError(f"a position of another pipeline: it had {len(old)} stages, this one has {len(new)}")
-
-
-def _whole(called: str, name: str, value: Any, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{called}(): {name} is a whole number, not {value!r}") from None
-    if number < least:
-        raise ValueError(f"{called}(): {name} is {least} or more: {number}")
-    return number
