@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,26 +145,33 @@ def _read(splits: Sequence[Split]) -> Source:
         schema = schema.append(pa.field(SPLIT, pa.dictionary(pa.int32(), pa.string())))
         vocab[SPLIT] = names
     counts, meter = [split.rows for split in splits], Meter()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number, (split, first, rest) in enumerate(zip(splits, firsts, tables, strict=True)):
-            _check(split, features)
-            for table in _after(first, rest):
-                made = _converted(table, features)
-                if names:
-                    codes = pa.array(np.full(len(made), number, np.int32))
-                    column = pa.DictionaryArray.from_arrays(codes, pa.array(names))
-                    made = made.append_column(SPLIT, column)
-                _check_columns(made, schema, split)
-                yield from made.cast(schema).to_batches()
-
+    whole = [_after(first, rest) for first, rest in zip(firsts, tables, strict=True)]
     return Source(
         schema,
-        metered(batches(), meter),
+        metered(_batches(splits, whole, features, schema, names), meter),
         vocab=vocab,
         rows=sum(count for count in counts if count is not None) if None not in counts else None,
         meter=meter,
     )
+
+
+def _batches(
+    splits: Sequence[Split],
+    tables: Sequence[Iterable[pa.Table]],
+    features: Mapping[str, Any],
+    schema: pa.Schema,
+    names: Sequence[str],
+) -> Iterator[pa.RecordBatch]:
+    """The rows of all splits under one schema; with `names`, each says from which split it is."""
+    for number, (split, own) in enumerate(zip(splits, tables, strict=True)):
+        _check(split, features)
+        for table in own:
+            made = _converted(table, features)
+            if names:
+                codes = pa.array(np.full(len(made), number, np.int32))
+                made = made.append_column(SPLIT, pa.DictionaryArray.from_arrays(codes, pa.array(names)))
+            _check_columns(made, schema, split)
+            yield from made.cast(schema).to_batches()
 
 
 def _after(first: pa.Table | None, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -75,6 +75,24 @@ def _observed(root: str, put: Any) -> Any:
         )
         return None
 
+    observer = Observer()
+    kinds = [
+        events.FileClosedEvent, events.FileCreatedEvent, events.DirCreatedEvent, events.FileDeletedEvent,
+        events.FileMovedEvent, events.DirMovedEvent,
+    ]  # fmt: skip
+    try:
+        observer.schedule(_handler(put), root, recursive=True, event_filter=kinds)
+        observer.start()
+    except OSError as error:  # no watches left, or a file system that has none
+        _log.warning("%s cannot be watched (%s), so it is listed instead", root, error)
+        return None
+    return observer
+
+
+def _handler(put: Any) -> Any:
+    """What watchdog calls, as what `put` is told."""
+    from watchdog import events
+
     class Handler(events.FileSystemEventHandler):
         def on_closed(self, event: Any) -> None:
             put("whole", event.src_path)
@@ -92,18 +110,7 @@ def _observed(root: str, put: Any) -> Any:
                 put("gone", event.src_path)
                 put("whole", event.dest_path)
 
-    observer = Observer()
-    kinds = [
-        events.FileClosedEvent, events.FileCreatedEvent, events.DirCreatedEvent, events.FileDeletedEvent,
-        events.FileMovedEvent, events.DirMovedEvent,
-    ]  # fmt: skip
-    try:
-        observer.schedule(Handler(), root, recursive=True, event_filter=kinds)
-        observer.start()
-    except OSError as error:  # no watches left, or a file system that has none
-        _log.warning("%s cannot be watched (%s), so it is listed instead", root, error)
-        return None
-    return observer
+    return Handler()
 
 
 class Listing:
