@@ -87,7 +87,7 @@ class Groups:
                 budget=budget,
             )
         deadline = time.monotonic() + wait
-        for pause in holds.pauses():
+        for pause in holds.pauses(longest=0.25):
             with self._index.write() as connection:
                 others = [member for member in self._alive(connection) if member.plan != plan]
                 if budget is None or promised(others) + resident <= budget:
