@@ -7,6 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,25 @@ def test_another_process_that_needs_room_gets_it_from_idle_leases(folder: Path, 
 
     assert sorted(numbers(scan)) == list(range(ROWS))
     assert eventually(lambda: leased(lk.cache) == 0)
+    lk.cache.close()
+
+
+def test_room_that_is_needed_in_the_middle_of_an_epoch_is_made_in_it(folder: Path, tmp_path: Path) -> None:
+    """Although all that the epoch reads was open when it began, and no thread brings anything in; rows are exact."""
+    lk, scan = warm(folder, tmp_path / "cache", "4MB")
+    assert lk.cache is not None
+    batches = iter(scan)
+    seen = list(next(batches)["n"].to_pylist())
+    with ThreadPoolExecutor(1) as pool, Cache(tmp_path / "cache", 4_000_000, wait=60) as other:
+        got = pool.submit(lambda: get(other, bytes(2_900_000)).close())
+        while not got.done() and (batch := next(batches, None)) is not None:
+            seen += batch["n"].to_pylist()
+            time.sleep(0.1)
+        got.result(60)
+        assert other.used <= 4_000_000
+
+    seen += [n for batch in batches for n in batch["n"].to_pylist()]
+    assert sorted(seen) == list(range(ROWS))
     lk.cache.close()
 
 

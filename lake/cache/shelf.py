@@ -62,11 +62,8 @@ class Shelf:
 
     def again(self, lease: Lease) -> bool:
         """Whether the file of a lease still looks as it did when it was leased; it then counts as used now."""
-        try:
-            looks = looks_of(os.stat(lease.path))  # noqa: PTH116 - asked for every file of an epoch
-        except FileNotFoundError:
-            return False
-        if looks != lease.looks:
+        stat = os.fstat(lease.fd)
+        if not stat.st_nlink or looks_of(stat) != lease.looks:
             return False
         self._index.touched[lease.path.name] = time.time()
         return True

@@ -163,10 +163,11 @@ class Access:
             closed, self._idle = self._idle, {}
         closed.clear()
 
-    def is_idle(self, digest: str) -> bool:
-        """Whether a part is open that nobody wants."""
+    def has_idle(self, digests: Iterable[str]) -> bool:
+        """Whether all of these parts are open though nobody wants them, as those of a folder are."""
         with self._lock:
-            return digest in self._idle or (self._in_place and digest in self._open)
+            found = self._open if self._in_place else self._idle
+            return all(digest in found for digest in digests)
 
     def flying(self) -> int:
         """How many parts are on their way."""

@@ -90,10 +90,13 @@ class Residence:
             position=self._done,
         )
         self._begun = self._done
-        self._settled = self._foretold = False
+        self._settled = self._foretold = self._is_anew = False
         self._told = 0.0
         self._access.workers.calm = True
-        self._bring(self._first_window())
+        # All parts are open since the last epoch: then none has to be brought in or let go on the way.
+        self._rests = self._all_fits and self._access.has_idle(self._files.names())
+        self._bring(len(self._files.blocks) if self._rests else self._first_window())
+        self._rests = self._rests and not self.waits()
 
     def at_hand(self, shard: int) -> bool:
         """Whether nothing of a shard has to be waited for: all parts that are read are open."""
@@ -146,11 +149,18 @@ class Residence:
     def _tell(self) -> None:
         """Have the thread look at what has changed (with the lock held)."""
         self._news += 1
+        if self._rests:  # there is nothing to do, but to say that all of it is in use
+            return self._cache.idle.note(self)
         hurried = self._settled or self._tight or self._short  # the first batch may wait for room, too
         if hurried and self._thread is None and not self._closed:
             self._thread = threading.Thread(target=self._work, name="lake-ahead", daemon=True)
             self._thread.start()
-        self._turn.notify()
+        return self._turn.notify()
+
+    def release(self) -> None:
+        """Close the parts that are open since the last epoch: they are in the way, or nobody reads them."""
+        self._rests, self._is_anew = False, True
+        self._access.loosen()
 
     def close(self) -> None:
         """Let everything go."""
@@ -162,8 +172,7 @@ class Residence:
             thread = self._thread
         if thread is not None:
             thread.join()  # it waits for nothing but the index of the cache
-        for number in list(self._wanted):
-            self._let_go(number)
+        self._let_all_go()
         self._access.workers.calm = False
         self._reservation.close()
 
@@ -171,6 +180,10 @@ class Residence:
 
     def _work(self) -> None:
         try:
+            if self._is_anew:
+                self._is_anew = False
+                self._let_all_go()
+                self._begun = self._done
             self._foretell()
             self._follow()
         except BaseException as error:
@@ -246,10 +259,8 @@ class Residence:
         Returns whether there is more to be begun when something has landed.
         """
         while self._begun < end:
-            if (
-                self._bytes[self._begun + 1] - self._bytes[self._done] > self._room
-                and self._begun > self._done
-            ):
+            ahead = self._bytes[self._begun + 1] - self._bytes[self._done]
+            if ahead > self._room and self._begun > self._done and not self._rests:
                 return False
             if self._access.flying() >= self._flights:
                 return True
@@ -261,6 +272,10 @@ class Residence:
                     self._access.want(one, self._meter, decoded=self._decoded)
                     self._wanted[number] = one
         return False
+
+    def _let_all_go(self) -> None:
+        for number in list(self._wanted):
+            self._let_go(number)
 
     def _let_go(self, number: int) -> None:
         self._access.unwant(self._wanted.pop(number), again=self._all_fits)
@@ -285,6 +300,10 @@ class Files(NamedTuple):
     blocks: Ints  # the block after which the part is not needed, or not until it comes again
     digests: npt.NDArray[np.uint8]  # [n, 32]
     sizes: Ints
+
+    def names(self) -> Iterator[str]:
+        """The digests, as parts have them."""
+        return (digest.tobytes().hex() for digest in self.digests)
 
     def needs(self) -> Needs:
         """The same, as the cache takes it."""
@@ -350,8 +369,7 @@ def stays_open(snapshot: Snapshot, columns: Sequence[str]) -> bool:
     """Whether most parts that hold these columns are still open since they were read last."""
     digests = snapshot.manifest.held(columns)[1]
     some = digests[:: -(-len(digests) // _SAMPLED) or 1]
-    access = snapshot.reader.access
-    return 2 * sum(access.is_idle(digest.tobytes().hex()) for digest in some) > len(some)
+    return 2 * sum(snapshot.reader.access.has_idle([digest.tobytes().hex()]) for digest in some) > len(some)
 
 
 def _fits_decoded(snapshot: Snapshot, columns: Sequence[str]) -> bool:
