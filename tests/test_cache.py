@@ -718,6 +718,27 @@ def test_a_member_that_is_long_behind_is_left_behind_and_fetches_for_itself(
     slow.close()
 
 
+def test_a_group_does_not_wait_for_one_who_joins_more_than_the_budget_behind(make: MakeCache) -> None:
+    """One that can still find all that it needs is waited for: here it would be, for a minute."""
+    cache = make(3000, wait=0.5)
+    fast = cache.reserve("plan", "rank 0", 2000, needs(FILES[:8]))
+    for position in range(4):
+        get(cache, FILES[position])
+        fast.advance(position + 1)
+
+    late = cache.reserve("plan", "latecomer", 2000, needs(FILES[:8]))
+
+    for position in range(4, 8):
+        get(cache, FILES[position])
+        fast.advance(position + 1)
+    for position in range(8):
+        get(cache, FILES[position])
+        late.advance(position + 1)
+    assert not late.apart
+    fast.close()
+    late.close()
+
+
 def test_a_member_that_stands_still_is_left_behind_by_those_who_wait_for_room(
     make: MakeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

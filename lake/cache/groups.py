@@ -3,7 +3,8 @@
 Scans of one plan are a group. It was promised room once, for the window that follows its hindmost member: a
 file stays until every member has passed it. One that is more than the window behind the foremost for
 `PATIENCE` seconds, or that others have waited for as long, is left behind: nobody keeps files for it until it
-has caught up. Members end with their process.
+has caught up. So is one that joins more than the budget behind: what lies between is not all here, and to wait
+for it would save nothing. Members end with their process.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ class Groups:
             with self._index.write() as connection:
                 others = [member for member in self._alive(connection) if member.plan != plan]
                 if budget is None or promised(others) + resident <= budget:
-                    return self._insert(connection, plan, name, resident, epoch, needs, position)
+                    member = self._insert(connection, plan, name, resident, epoch, needs, position)
+                    if budget is not None:
+                        self._leave_latecomer(connection, member, plan, budget)
+                    return member
             if time.monotonic() > deadline:
                 raise no_room(name, resident, budget, wait, others)
             time.sleep(pause)
@@ -254,6 +258,16 @@ class Groups:
         self._changed(connection)
         assert cursor.lastrowid is not None
         return cursor.lastrowid
+
+    def _leave_latecomer(self, connection: sqlite3.Connection, member: int, plan: str, budget: int) -> None:
+        """Have a group not wait for a member that joins too far behind it."""
+        rows = _members(connection, "plan = ?", plan)
+        foremost = max(rows, key=lambda row: row.place)
+        [joined] = [row for row in rows if row.id == member]
+        if self._distance(connection, joined, foremost) > budget:
+            connection.execute(
+                "update members set behind = ?, apart = 1 where id = ?", (time.monotonic(), member)
+            )
 
     def _resign(self) -> None:
         process, self._process = self._process, None
