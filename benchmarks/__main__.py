@@ -1,7 +1,8 @@
 """Run benchmarks, all or those named, and keep what they measured.
 
 Each is a module here with `run(quick)`, which measures, and `page`, `bars` and `draw`, which say what its
-figures mean. Figures are kept as JSON in `benchmarks/results/`, those of `--quick` below it and unversioned.
+figures mean; some have a `document`, a page of its own, and an `excerpt`, what the README shows. Figures are
+kept as JSON in `benchmarks/results/`, those of `--quick` below it and unversioned.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ TABLES = {
 }
 ESSENCE = ("ingest", "scan", "beside", "plan", "shuffle")  # what `--quick` runs, unless others are named
 DOCS = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
 
 INTRO = """# Benchmarks
 
@@ -85,12 +87,17 @@ def docs() -> str:
 
 
 def documents() -> dict[Path, str]:
-    """The pages of their own that some benchmarks make of their figures."""
-    return {
-        DOCS.with_name(f"{name}.md"): f"{module.document(kept['figures'])}\n\n{_origin(kept)}\n"
-        for name, module, kept in _kept()
-        if hasattr(module, "document")
-    }
+    """The pages of their own that some benchmarks make of their figures, and the README with what it shows of them."""
+    found, readme = {}, README.read_text("utf-8")
+    for name, module, kept in _kept():
+        if hasattr(module, "document"):
+            found[DOCS.with_name(f"{name}.md")] = f"{module.document(kept['figures'])}\n\n{_origin(kept)}\n"
+        if hasattr(module, "excerpt"):
+            begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+            before, _, rest = readme.partition(begin)
+            _, _, after = rest.partition(end)
+            readme = f"{before}{begin}\n{module.excerpt(kept['figures'])}\n{end}{after}"
+    return {**found, README: readme}
 
 
 def _kept() -> Iterator[tuple[str, Any, dict[str, Any]]]:
@@ -122,7 +129,9 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="less data, fewer rounds, figures not kept")
     parser.add_argument(
-        "--docs", action="store_true", help=f"measure nothing; write {DOCS.relative_to(ROOT)} and plots"
+        "--docs",
+        action="store_true",
+        help=f"measure nothing; write {DOCS.relative_to(ROOT)}, the README's table and plots",
     )
     asked = parser.parse_args()
     unknown = sorted(set(asked.names) - set(TABLES))

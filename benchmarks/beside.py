@@ -230,11 +230,29 @@ HEADER = (
     "resume",
     "flipped bit",
 )
+EXCERPT = (
+    "",
+    "samples/s, epoch 1",
+    "epoch 2",
+    "first, s",
+    "CPU s / M samples",
+    "fetched",
+    "same shard",
+    "resume",
+    "flipped bit",
+)
 
 
 def bars(figures: Figures) -> list[Bar]:
     """None: the table speaks."""
     return []
+
+
+def excerpt(figures: Figures) -> str:
+    """What the README shows of it: the columns that are easy to understand."""
+    shown = [HEADER.index(name) for name in EXCERPT]
+    rows = [[_row(name, figures)[at] for at in shown] for name in figures["rounds"]]
+    return table(EXCERPT, rows)
 
 
 def page(figures: Figures) -> str:
