@@ -220,7 +220,7 @@ def test_errors_of_a_worker_come_in_their_place_with_their_traceback(ds: Dataset
 
 def test_a_killed_worker_is_an_error_not_a_wait(ds: Dataset) -> None:
     """It names the process and the signal; the next loader is none the worse."""
-    made = loader(base(ds).map(lambda n: (n, b"x" * 100_000)), num_workers=2)
+    made = loader(base(ds).map(lambda n: (n, b"x" * 4_000_000)), num_workers=2)  # more than it can send ahead
     stream = iter(made)
     next(stream)
     victim = next(child for child in active_children() if child.name == "lake-feed-1")
