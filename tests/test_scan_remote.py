@@ -21,7 +21,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 import lake
-from lake.cache import Cache
+from lake.cache import DOWNLOADS, Cache
 from lake.dataset import Dataset
 from lake.format.names import part_key
 from lake.repo import Lake
@@ -70,10 +70,7 @@ def _nothing_left(cache: Path) -> Iterator[None]:
     """After each test: no thread of lake, no file half written, no lease, no reservation."""
     yield
     gc.collect()  # an exception that a test has caught may hold an iteration
-    deadline = time.monotonic() + 10
-    while left_behind(cache) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not left_behind(cache)
+    assert not eventually(lambda: left_behind(cache), lambda left: not left)
 
 
 def left_behind(cache: Path) -> list[str]:
@@ -335,6 +332,30 @@ def test_the_first_batch_does_not_wait_for_whole_shards(tmp_path: Path, cache: P
         assert next(batches).num_rows == 64
         gate.set()
         assert sum(batch.num_rows for batch in batches) == 20_000 - 64
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_first_batch_asks_for_all_that_it_needs_at_once(
+    tmp_path: Path, cache: Path, shuffle: bool
+) -> None:
+    """However many shards that is: no answer comes before as many requests are there as may be."""
+    folder = tmp_path / "lake"
+    lake.open(folder).commit("rows", table(), shard_bytes="64KiB")
+    together, turns = threading.Barrier(DOWNLOADS), itertools.count()
+
+    class Together(Remote):
+        def get_into(self, key: str, start: int, buffer: Any) -> int:
+            if key.startswith("shards") and next(turns) < DOWNLOADS:
+                together.wait(10)
+            return super().get_into(key, start, buffer)
+
+    store = Together(LocalStore(folder))
+    batches = iter(
+        remote_lake(folder, cache, store=store).dataset("rows").scan(shuffle=shuffle, batch_size=600)
+    )
+
+    assert next(batches).num_rows == 600
+    assert sum(batch.num_rows for batch in batches) == ROWS - 600
 
 
 # --- faults -----------------------------------------------------------------------------------
@@ -637,8 +658,10 @@ def fail_inside(scan: Any) -> None:
 
 
 def eventually(ask: Callable[[], Any], good: Callable[[Any], bool], *, seconds: float = 10) -> Any:
-    deadline = time.monotonic() + seconds
-    while not good(found := ask()) and time.monotonic() < deadline:
+    """What is found when it is good, or at last; looks are counted, for a clock runs on while we are stopped."""
+    for _ in range(round(seconds / 0.02)):
+        if good(found := ask()):
+            break
         time.sleep(0.02)
     return found
 

@@ -17,7 +17,7 @@ from lake.scan.crew import Share
 from lake.scan.gather import Loaded, loaded
 from lake.scan.pool import Pool
 from lake.scan.residence import Residence
-from lake.scan.schedule import Schedule, Unit
+from lake.scan.schedule import Schedule, Step, Unit
 from lake.snapshot import Snapshot
 
 Read: TypeAlias = Callable[[], list[list[Chunk]]]
@@ -40,6 +40,18 @@ class Loader:
     ) -> None:
         self._snapshot, self._columns, self._schedule, self._meter = snapshot, list(columns), schedule, meter
         self._residence, self._pool = residence, pool
+
+    def foretell(self, step: Step) -> None:
+        """Ask for all that a step needs at once, and wait for nothing: its units are loaded one after the other."""
+        if self._residence is None:
+            return
+        size = self._schedule.batch_rows
+        for unit in dict.fromkeys(take.unit for take in step.takes):
+            pieces, order = self._schedule.pieces(unit)
+            for piece in pieces:
+                own = unit if order is None else None
+                first = partial(_batches_of, piece=piece, unit=own, size=int(size[piece.shard]))
+                self._residence.ask(piece.shard, first)
 
     def __call__(self, unit: Unit, share: Share) -> Loaded:
         """The columns of a unit. `share` makes calls in several threads.

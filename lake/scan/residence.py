@@ -24,7 +24,7 @@ from lake.format.values import Part
 from lake.parts import Meter
 from lake.plan import EpochPlan, Order, Selection
 from lake.plan.permutation import Ints
-from lake.scan.schedule import Schedule, Unit
+from lake.scan.schedule import Schedule, Step, Unit
 from lake.snapshot import Snapshot
 
 AHEAD_BYTES: Final = 64 * 2**20  # brought in beyond the window, where the budget has room
@@ -95,7 +95,8 @@ class Residence:
         self._access.workers.calm = True
         # All parts are open since the last epoch: then none has to be brought in or let go on the way.
         self._rests = self._all_fits and self._access.has_idle(self._files.names())
-        self._bring(len(self._files.blocks) if self._rests else self._first_window())
+        step = next(schedule.steps(first))
+        self._bring(len(self._files.blocks) if self._rests else self._first_window(step))
         self._rests = self._rests and not self.waits()
 
     def at_hand(self, shard: int) -> bool:
@@ -114,6 +115,11 @@ class Residence:
         A permuted unit would keep them for longer, and more of them.
         """
         return self._cache.crowded or self._tight or (permuted and self._short)
+
+    def ask(self, shard: int, first: Callable[[Part], Iterable[int]]) -> None:
+        """Have these batches of the parts of a shard that are on their way here as soon as can be."""
+        for one in self._whole(shard):
+            self._access.ask(one, first(one))
 
     @contextmanager
     def having(self, shard: int, first: Callable[[Part], Iterable[int]]) -> Iterator[None]:
@@ -246,11 +252,11 @@ class Residence:
                 break
             self._done += 1
 
-    def _first_window(self) -> int:
-        """The end of the files of the first block that is needed."""
+    def _first_window(self, step: Step) -> int:
+        """The end of the files of the blocks that the first step needs."""
         shards = self._files.shards[self._done :]
         firsts = np.flatnonzero(np.diff(shards, prepend=-1))
-        window = self._schedule.plan.order.window
+        window = self._schedule.plan.order.window - 1 + len({take.unit.block for take in step.takes})
         return self._done + (int(firsts[window]) if window < len(firsts) else len(shards))
 
     def _bring(self, end: int) -> bool:

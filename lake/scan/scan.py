@@ -562,9 +562,12 @@ class _Iteration(Generic[Item]):
             )
         self._residence = residence
         own, loose = self._own, self._loose
+        load = Loader(self._snapshot, self._columns, schedule, self._meter, pool, residence)
+        if residence is not None and residence.waits():
+            load.foretell(next(schedule.steps(first)))
         crew = Crew(
             schedule,
-            Loader(self._snapshot, self._columns, schedule, self._meter, pool, residence),
+            load,
             lambda rows, batches: gather.gather(rows, batches, pool, own=own, loose=loose),
             self._meter,
             first=first,
