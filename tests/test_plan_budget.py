@@ -64,9 +64,30 @@ def test_what_is_resident_fits_what_the_plan_said(
 
 @given(layouts(), orders)
 def test_a_lone_reader_needs_its_window_and_no_more(layout: Layout, how: dict[str, Any]) -> None:
-    """The figure is reached: a smaller cache would have to read something twice."""
-    plan = plan_epoch(layout, batch_size=3, **(how | {"shuffle": bool(how["shuffle"])}))
+    """In order, the figure is reached: a smaller cache would have to read something twice."""
+    plan = plan_epoch(layout, batch_size=3, **(how | {"shuffle": False}))
     assert held([plan]) == resident_bytes(plan) <= held([plan], together=True) <= step_bytes(plan, 1)
+
+
+@given(layouts(), orders, st.integers(1, 50))
+def test_what_fits_in_one_epoch_fits_in_every_other(layout: Layout, how: dict[str, Any], epoch: int) -> None:
+    """The largest shards come together in one epoch and apart in another: a run must not end with that."""
+    first, other = (
+        plan_epoch(layout, batch_size=3, **(how | {"shuffle": True, "epoch": number}))
+        for number in (0, epoch)
+    )
+    assert resident_bytes(first) == resident_bytes(other)
+    assert held([other]) <= resident_bytes(first)
+
+
+def test_a_shuffle_needs_what_its_largest_shards_take() -> None:
+    """And that is reached by some epoch, so that less would not do."""
+    layout = Layout.of([8] * 6, [1] * 6, [5, 1, 9, 2, 7, 3], [1] * 6)
+    plans = [
+        plan_epoch(layout, batch_size=3, shuffle=True, shuffle_window=2, epoch=epoch) for epoch in range(20)
+    ]
+    assert {resident_bytes(plan) for plan in plans} == {16} == {max(held([plan]) for plan in plans)}
+    assert min(held([plan]) for plan in plans) < 16
 
 
 @given(layouts(), orders)

@@ -57,14 +57,17 @@ def summarize(plan: EpochPlan) -> Plan:
 
 
 def resident_bytes(plan: EpochPlan) -> int:
-    """Bytes that must be in this machine's cache at once: the window's shards, or all of them opened."""
-    alone = plan.ranks is None or plan.ranks.world_size == 1
-    return _bytes_within(plan, 1 if alone else _local_rows(plan))
+    """Bytes that must be in this machine's cache at once: the window's shards, or all of them opened.
+
+    Which shards a shuffle brings together is another matter in each epoch: the largest may come together, and what
+    is enough for one epoch must be enough for the next.
+    """
+    return _bytes_within(plan, _rows_at_once(plan), any_epoch=True)
 
 
 def step_bytes(plan: EpochPlan, batches: int) -> int:
-    """The same where what a rank reads for so many batches stays until it has them all, not block by block."""
-    return max(resident_bytes(plan), _bytes_within(plan, max(1, batches * _local_rows(plan))))
+    """The same of this epoch, where what a rank reads for so many batches stays until it has them all."""
+    return _bytes_within(plan, max(_rows_at_once(plan), batches * _local_rows(plan)))
 
 
 def fetch_bytes(plan: EpochPlan) -> int:
@@ -161,12 +164,19 @@ def _local_rows(plan: EpochPlan) -> int:
     return len(ranks.of_node(ranks.node)) * plan.share.batch_size
 
 
-def _bytes_within(plan: EpochPlan, rows: int) -> int:
+def _rows_at_once(plan: EpochPlan) -> int:
+    """Rows whose blocks this machine needs together: a lone rank takes its blocks one after the other."""
+    alone = plan.ranks is None or plan.ranks.world_size == 1
+    return 1 if alone else _local_rows(plan)
+
+
+def _bytes_within(plan: EpochPlan, rows: int, *, any_epoch: bool = False) -> int:
     """The most that is needed at once of the shards of the blocks that so many rows in a run lie in."""
     order, partitions = plan.order, len(machine_partitions(plan))
     if order.shuffle == "full":
         return int(order.layout.raw_bytes[_touched(order)].sum())
-    return _window_bytes(order, order.window + _blocks_within(order, -(-rows // partitions)), partitions)
+    window = order.window + _blocks_within(order, -(-rows // partitions))
+    return _window_bytes(order, window, partitions, any_epoch=any_epoch)
 
 
 def _blocks_within(order: Order, rows: int) -> int:
@@ -177,10 +187,12 @@ def _blocks_within(order: Order, rows: int) -> int:
     return int((np.searchsorted(order.starts, lasts, side="right") - 1 - np.arange(order.blocks)).max())
 
 
-def _window_bytes(order: Order, window: int, partitions: int) -> int:
-    """The most that any `window` shards in visiting order take in the store, in each of the partitions."""
-    stored = order.layout.stored_bytes[order.visit]
-    total = int(order.layout.stored_bytes[_touched(order)].sum())
+def _window_bytes(order: Order, window: int, partitions: int, *, any_epoch: bool) -> int:
+    """The most that any `window` shards that are visited in a run take in the store, in each of the partitions."""
+    stored, touched = order.layout.stored_bytes[order.visit], len(_touched(order))
+    if order.shuffle and any_epoch:
+        stored = np.sort(stored)[::-1]
+    total = int(stored[:touched].sum())
     if window >= len(stored):
         return total
     count = order.blocks if order.shuffle else order.blocks - window + 1
