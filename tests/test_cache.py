@@ -718,6 +718,21 @@ def test_a_member_that_is_long_behind_is_left_behind_and_fetches_for_itself(
     slow.close()
 
 
+def test_what_was_deleted_by_a_process_that_was_killed_then_is_not_counted(make: MakeCache) -> None:
+    """A file is deleted first, then said to be: whoever opens the cache next finds what is left of it."""
+    cache = make(10_000)
+    for file in FILES[:3]:
+        get(cache, file)
+    [gone] = [path for path in (cache.root / "files").glob("*/*") if path.name == FILES[1].digest]
+    gone.unlink()
+
+    again = make(10_000)
+
+    assert again.used == on_disk(cache.root) == sum(file.size for file in (FILES[0], FILES[2]))
+    get(again, FILES[1])
+    assert again.used == on_disk(cache.root)
+
+
 def test_a_group_does_not_wait_for_one_who_joins_more_than_the_budget_behind(make: MakeCache) -> None:
     """One that can still find all that it needs is waited for: here it would be, for a minute."""
     cache = make(3000, wait=0.5)

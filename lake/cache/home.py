@@ -102,6 +102,10 @@ class Home:
                     with contextlib.suppress(FileNotFoundError):
                         yield entry.name, entry.stat(follow_symlinks=False)
 
+    def kept(self) -> set[str]:
+        """Keys of all whole files."""
+        return {entry.name for folder in _scan(self.files) for entry in _scan(folder.path)}
+
     def flying(self) -> set[str]:
         """Keys of all files being written, or left half written by a process that was killed."""
         matches = (_FLIGHT.fullmatch(entry.name) for entry in _scan(self.flights))

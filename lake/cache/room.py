@@ -183,10 +183,13 @@ class Room:
     def reap(self, connection: sqlite3.Connection, *, thorough: bool = False) -> None:
         """Remove what killed processes left, unleased blocks, and stored files whose open form is here.
 
-        `thorough`: also what nothing in the index tells of, at the cost of listing two directories.
+        `thorough`: also what nothing in the index tells of, and what only the index tells of, since its process was
+        killed between the two; at the cost of listing all directories.
         """
         if thorough:
             self._groups.sweep()
+            for key in set(index.keys(connection, "whole = 1")) - self._home.kept():
+                index.remove(connection, key)
         rows = connection.execute(f"select key, whole from files where {_LOOSE}").fetchall()
         flying = {key for key, whole in rows if not whole}
         for key in {key for key, whole in rows if whole}:
