@@ -718,6 +718,21 @@ def test_a_member_that_is_long_behind_is_left_behind_and_fetches_for_itself(
     slow.close()
 
 
+def test_who_waits_for_a_promise_of_room_says_for_whom(
+    make: MakeCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two scans in one thread may wait for each other: then nobody else could say so."""
+    monkeypatch.setattr(groups, "_SILENT", 0.05)
+    cache = make(3000, wait=0.5)
+
+    with cache.reserve("plan", "scan of birds", 2000, needs(FILES[:8])), pytest.raises(BudgetError):
+        cache.reserve("another", "scan of bees", 2000, needs(FILES[:8]))
+
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "scan of bees found no room" in said
+    assert f"scan of birds (pid {os.getpid()})" in said
+
+
 def test_what_was_deleted_by_a_process_that_was_killed_then_is_not_counted(make: MakeCache) -> None:
     """A file is deleted first, then said to be: whoever opens the cache next finds what is left of it."""
     cache = make(10_000)

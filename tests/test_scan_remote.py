@@ -446,12 +446,13 @@ def test_an_epoch_is_exact_over_a_service_that_fails(s3_server: str, tmp_path: P
 
 
 def test_an_epoch_is_over_before_requests_that_stall_for_30_seconds(
-    s3_server: str, tmp_path: Path, cache: Path
+    s3_server: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request for data in ten fails, a third of these by a reply that takes 30 s: those are sent again.
 
     The service hears of the end of the epoch and lets go of what stalls; at full size it does not.
     """
+    monkeypatch.setattr("lake.parts.flight._SLOW_SECONDS", 0.5)
     rows = 20_000 if FULL else 5_000
     url = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     lake.open(url, endpoint_url=s3_server).commit("rows", table(rows), shard_bytes="64KiB")
@@ -570,8 +571,11 @@ def test_an_error_comes_back_to_whoever_asks_again(folder: Path, cache: Path) ->
             list(batches)
 
 
-def test_a_request_that_hangs_is_sent_again(folder: Path, cache: Path) -> None:
+def test_a_request_that_hangs_is_sent_again(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The epoch goes on with the second answer, and what hung is not waited for."""
+    monkeypatch.setattr("lake.parts.flight._SLOW_SECONDS", 0.5)
     hung, over, waited = threading.Event(), threading.Event(), list[bool]()
 
     class Hanging(Remote):

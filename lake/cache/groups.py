@@ -10,6 +10,7 @@ for it would save nothing. Members end with their process.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
@@ -29,6 +30,10 @@ from lake.config import format_bytes
 from lake.errors import BudgetError
 
 PATIENCE: Final = 60.0  # seconds
+
+_SILENT: Final = 5.0  # seconds that a scan waits for room without a word
+
+_log = logging.getLogger("lake")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,8 @@ class Groups:
                 needed=resident,
                 budget=budget,
             )
-        deadline = time.monotonic() + wait
+        begin = time.monotonic()
+        told = False
         for pause in holds.pauses(longest=0.25):
             with self._index.write() as connection:
                 others = [member for member in self._alive(connection) if member.plan != plan]
@@ -96,8 +102,14 @@ class Groups:
                     if budget is not None:
                         self._leave_latecomer(connection, member, plan, budget)
                     return member
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begin
+            if waited > wait:
                 raise no_room(name, resident, budget, wait, others)
+            if waited > _SILENT and not told:
+                told = True
+                _log.warning(
+                    "%s, and waits for up to %g s", no_room(name, resident, budget, _SILENT, others), wait
+                )
             time.sleep(pause)
         raise AssertionError
 
