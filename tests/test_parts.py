@@ -169,8 +169,9 @@ def test_work_that_hangs_gives_its_place_to_other_work() -> None:
     assert not hung.is_alive()
 
 
-def test_few_requests_are_sent_twice() -> None:
+def test_few_requests_are_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what takes over three times as long as almost all others, and one in twenty at most."""
+    monkeypatch.setattr("lake.parts.flight._SLOW_SECONDS", 0.5)
     pace = Pace()
     assert not pace.is_slow(100, 4)
     assert Pace().is_slow(100, 60)
