@@ -12,7 +12,7 @@ process without workers. Every round begins with a fresh process and an empty ca
 - resume: whether an epoch that stops after two fifths and goes on in another object is sample by sample the one
   that did not stop ("none": the library has no state to save);
 - flipped bit: what became of one bit flipped in the middle of a stored image: "found" (an error),
-  or "delivered" as if it were right.
+  "delivered" as if it were right, or "cut short": the epoch ends early, without an error.
 """
 
 from __future__ import annotations
@@ -295,6 +295,8 @@ def _resumes(told: dict[str, Any]) -> str:
 def _finds(told: dict[str, Any]) -> str:
     if told.get("raised") or "failed" in told:
         return "found"
+    if told["wrong"] > 1:  # one bit is in one sample; the others never came
+        return "cut short"
     return "delivered" if told["wrong"] else "not read"
 
 

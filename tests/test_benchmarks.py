@@ -148,6 +148,7 @@ def test_a_library_that_delivers_a_flipped_bit_is_shown_so(images: tuple[Path, P
 
     assert told == {"raised": None, "wrong": 1}
     assert beside._finds(told) == "delivered"
+    assert beside._finds({"raised": None, "wrong": 40}) == "cut short"
     assert tasks.resume(adapter, "", "", "", 5) == {"exact": None}
 
 
