@@ -60,6 +60,15 @@ def on_disk_now(root: Path) -> int:
         index.close()
 
 
+def scans(root: Path) -> int:
+    """How many scans have joined so far."""
+    index = sqlite3.connect(root / "index.sqlite", timeout=60, isolation_level=None)
+    try:
+        return int(index.execute("select count(*) from members").fetchone()[0])
+    finally:
+        index.close()
+
+
 def whole_files(root: Path) -> dict[str, bytes]:
     """Every whole file by name."""
     return {path.name: path.read_bytes() for path in (root / "files").glob("*/*")}

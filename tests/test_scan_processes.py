@@ -28,10 +28,10 @@ import lake
 from lake.cache import DOWNLOADS, Cache
 from lake.parts import flight
 from lake.stores import LocalStore
-from tests.cache_files import on_disk, on_disk_now
+from tests.cache_files import on_disk, on_disk_now, scans
 from tests.conftest import BUCKET
 from tests.remote import Remote, remote_lake
-from tests.stores.proxy import S3Proxy
+from tests.stores.proxy import Request, S3Proxy
 from tests.test_scan_remote import table
 
 FULL = bool(os.environ.get("LAKE_TEST_FULL"))
@@ -64,6 +64,24 @@ class Bucket:
     @property
     def budget(self) -> int:
         return self.bytes // SHARE
+
+    @contextlib.contextmanager
+    def held_until_scanned_by(self, count: int, cache: Path) -> Iterator[None]:
+        """Answer for no part before so many scans have joined: none is ahead of one that is yet to begin."""
+
+        def joined(request: Request) -> None:
+            while "/shards/" in request.path and not all_here.is_set():
+                if scans(cache) == count:
+                    all_here.set()
+                all_here.wait(0.05)
+
+        all_here = threading.Event()
+        self.proxy.rule = joined
+        try:
+            yield
+        finally:
+            all_here.set()
+            self.proxy.rule = lambda request: None
 
     def fetched(self) -> Counter[str]:
         """Bytes of each part that were asked for since the last time."""
@@ -100,21 +118,15 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def scanned(
-    place: tuple[str, str], cache: Path, budget: int, seed: int, together: Any = None, epochs: int = 1
-) -> None:
-    """Read epochs, each exact; `together`: go on when all have a first batch. What hangs says where."""
+def scanned(place: tuple[str, str], cache: Path, budget: int, seed: int, epochs: int = 1) -> None:
+    """Read epochs, each exact. What hangs says where."""
     faulthandler.dump_traceback_later(_HANGS_SECONDS, file=sys.__stderr__)
     flight._SLOW_SECONDS = 3600  # a request that is sent a second time would count twice
     url, endpoint = place
     ds = lake.open(url, endpoint_url=endpoint, cache_dir=cache, cache_budget=budget).dataset("rows")
     scan = ds.scan(["n", "x"], shuffle=True, shuffle_window=3, seed=seed, batch_size=50)
     for _ in range(epochs):
-        batches = iter(scan)
-        rows = next(batches)["n"].to_pylist()
-        if together is not None:
-            together.wait(300)
-        rows += [n for batch in batches for n in batch["n"].to_pylist()]
+        rows = [n for batch in scan for n in batch["n"].to_pylist()]
         assert sorted(rows) == list(range(ROWS))
 
 
@@ -233,11 +245,10 @@ def test_processes_with_one_plan_keep_one_budget_and_fetch_each_part_once_a_pass
     The first pass fetches each part once. Those after it find some parts, and what they find in place of those
     they fetch no more often together.
     """
-    together = CONTEXT.Barrier(PROCESSES)
     bucket.fetched()
 
-    with watched(cache) as sizes, Crew(bucket, cache) as crew:
-        readers = [crew.start(7, together, passes) for _ in range(PROCESSES)]
+    with bucket.held_until_scanned_by(PROCESSES, cache), watched(cache) as sizes, Crew(bucket, cache) as crew:
+        readers = [crew.start(7, passes) for _ in range(PROCESSES)]
         assert codes(readers) == [0] * PROCESSES
 
     assert bucket.budget // 2 < max(sizes) <= bucket.budget
