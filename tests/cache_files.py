@@ -60,11 +60,13 @@ def on_disk_now(root: Path) -> int:
         index.close()
 
 
-def scans(root: Path) -> int:
-    """How many scans have joined so far."""
+def latest_scans(root: Path) -> tuple[int, int]:
+    """The latest epoch that a live scan is in, and how many are in it."""
     index = sqlite3.connect(root / "index.sqlite", timeout=60, isolation_level=None)
     try:
-        return int(index.execute("select count(*) from members").fetchone()[0])
+        query = "select epoch, count(*) from members group by epoch order by epoch desc limit 1"
+        epoch, members = index.execute(query).fetchone() or (0, 0)
+        return int(epoch), int(members)
     finally:
         index.close()
 

@@ -28,7 +28,7 @@ import lake
 from lake.cache import DOWNLOADS, Cache
 from lake.parts import flight
 from lake.stores import LocalStore
-from tests.cache_files import on_disk, on_disk_now, scans
+from tests.cache_files import latest_scans, on_disk, on_disk_now
 from tests.conftest import BUCKET
 from tests.remote import Remote, remote_lake
 from tests.stores.proxy import Request, S3Proxy
@@ -67,20 +67,24 @@ class Bucket:
 
     @contextlib.contextmanager
     def held_until_scanned_by(self, count: int, cache: Path) -> Iterator[None]:
-        """Answer for no part before so many scans have joined: none is ahead of one that is yet to begin."""
+        """Answer for no part of an epoch before so many scans have joined: none is ahead of one yet to begin."""
 
         def joined(request: Request) -> None:
-            while "/shards/" in request.path and not all_here.is_set():
-                if scans(cache) == count:
-                    all_here.set()
-                all_here.wait(0.05)
+            while "/shards/" in request.path and not over.is_set():
+                epoch, members = latest_scans(cache)
+                if members == count:
+                    begun.add(epoch)
+                if epoch in begun:
+                    return
+                over.wait(0.05)
 
-        all_here = threading.Event()
+        begun: set[int] = set()
+        over = threading.Event()
         self.proxy.rule = joined
         try:
             yield
         finally:
-            all_here.set()
+            over.set()
             self.proxy.rule = lambda request: None
 
     def fetched(self) -> Counter[str]:
@@ -118,14 +122,18 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def scanned(place: tuple[str, str], cache: Path, budget: int, seed: int, epochs: int = 1) -> None:
-    """Read epochs, each exact. What hangs says where."""
+def scanned(
+    place: tuple[str, str], cache: Path, budget: int, seed: int, epochs: int = 1, together: Any = None
+) -> None:
+    """Read epochs, each exact, and begin each `together` with others. What hangs says where."""
     faulthandler.dump_traceback_later(_HANGS_SECONDS, file=sys.__stderr__)
     flight._SLOW_SECONDS = 3600  # a request that is sent a second time would count twice
     url, endpoint = place
     ds = lake.open(url, endpoint_url=endpoint, cache_dir=cache, cache_budget=budget).dataset("rows")
     scan = ds.scan(["n", "x"], shuffle=True, shuffle_window=3, seed=seed, batch_size=50)
     for _ in range(epochs):
+        if together is not None:
+            together.wait(_HANGS_SECONDS)
         rows = [n for batch in scan for n in batch["n"].to_pylist()]
         assert sorted(rows) == list(range(ROWS))
 
@@ -242,13 +250,14 @@ def test_processes_with_one_plan_keep_one_budget_and_fetch_each_part_once_a_pass
 ) -> None:
     """Eight of them over five times the budget: at no moment more on the disk, and what one fetches all read.
 
-    The first pass fetches each part once. Those after it find some parts, and what they find in place of those
-    they fetch no more often together.
+    They begin each pass together, as the ranks of a training do. The first pass fetches each part once. Those after
+    it find some parts, and what they find in place of those they fetch no more often together.
     """
     bucket.fetched()
+    together = CONTEXT.Barrier(PROCESSES)
 
     with bucket.held_until_scanned_by(PROCESSES, cache), watched(cache) as sizes, Crew(bucket, cache) as crew:
-        readers = [crew.start(7, passes) for _ in range(PROCESSES)]
+        readers = [crew.start(7, passes, together) for _ in range(PROCESSES)]
         assert codes(readers) == [0] * PROCESSES
 
     assert bucket.budget // 2 < max(sizes) <= bucket.budget
