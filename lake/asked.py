@@ -42,3 +42,11 @@ def listed(argument: str, value: Iterable[str]) -> list[str]:
     if not isinstance(value, Iterable):
         raise TypeError(f"{argument} are a list of names, not {value!r}")
     return list(value)
+
+
+def by_number(stream: str) -> TypeError:
+    """The error for who asks a scan or a pipeline for its item 3, as a `DataLoader` does that was given one."""
+    return TypeError(
+        f"a {stream} is read in order, not by number: rows by number are ds[17] and ds.take([...]); to train, take "
+        f"lake.torch.loader({stream}), or DataLoader(lake.torch.as_iterable_dataset({stream}), batch_size=None)"
+    )

@@ -8,11 +8,11 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 import cloudpickle
 
-from lake.asked import whole
+from lake.asked import by_number, whole
 from lake.pipeline.batch import Batch, BatchBy
 from lake.pipeline.call import Call, OnError, Rng
 from lake.pipeline.checked import PipelinePlan, checked
@@ -290,6 +290,9 @@ class Pipeline:
         if count == math.inf:
             raise TypeError("this pipeline has no end")
         return int(count)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise by_number("pipeline")
 
     def check(self) -> PipelinePlan:
         """What an epoch would read, keep resident and fetch, of all sources; reads nothing but what `where` needs.

@@ -9,13 +9,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from lake import _os, plan
-from lake.asked import whole
+from lake.asked import by_number, whole
 from lake.config import parse_bytes
 from lake.parts import Meter
 from lake.plan.cursor import Cursor
@@ -121,6 +121,9 @@ class Scan:
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
         return len(self._planned(self._epoch))
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise by_number("scan")
 
     def check(self, *, budget: int | str | None = None) -> plan.Plan:
         """What an epoch would read, keep resident and fetch; reads nothing but what `where` needs.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from lake.asked import by_number
 from lake.scan.batches import Batches
 from lake.torch.device import MovedItems, MovedReading, Mover, route_to
 from lake.torch.tensors import Form, Tensors
@@ -33,6 +34,9 @@ class TensorStream:
 
     def __len__(self) -> int:
         return len(self.scan)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise by_number("scan")
 
     @property
     def rows(self) -> int:

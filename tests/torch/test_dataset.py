@@ -57,6 +57,16 @@ def test_each_iteration_is_the_next_epoch_and_set_epoch_reaches_workers(
     assert Counter(first) == Counter(second) == Counter(range(ROWS))
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_data_loader_that_is_given_a_scan_or_a_pipeline_says_what_to_give_it(
+    ds: Dataset, workers: int
+) -> None:
+    """It would take both for lists of rows; the error names the loader that trains, and the way to keep this one."""
+    for stream in (ds.scan(batch_size=7), ds.scan(batch_size=7).to_torch(), ds.samples()):
+        with pytest.raises(TypeError, match=r"as_iterable_dataset\((scan|pipeline)\)"):
+            next(iter(DataLoader(stream, num_workers=workers)))
+
+
 def test_a_data_loader_has_no_position_and_says_what_has(ds: Dataset) -> None:
     """Both of them."""
     with pytest.raises(RuntimeError, match=r"lake\.torch\.loader.*StatefulDataLoader"):
