@@ -5,6 +5,9 @@ What both SQL conditions and the catalog are evaluated in. `unit(column, seed)` 
 
 from __future__ import annotations
 
+import os
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,11 +27,21 @@ SETTINGS: Final[dict[str, Any]] = {
     "python_enable_replacements": False,
     "temp_directory": "",  # a statement that does not fit in memory fails: it writes no file
 }
+ALONE: Final[dict[str, Any]] = {"threads": 1, "async_threads": 0}  # no thread but the caller's
+
+_open: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+_inherited: list[list[duckdb.DuckDBPyConnection]] = []  # of the processes that this one was forked from
+_turn = threading.Lock()
 
 
 def connect(**settings: Any) -> duckdb.DuckDBPyConnection:
-    """A database of its own, whose settings the caller locks when it has made its tables."""
+    """A database of its own, whose settings the caller locks when it has made its tables.
+
+    A forked child of its process has it, too, but not its threads: the child must make another one.
+    """
     connection = duckdb.connect(":memory:", config=SETTINGS | settings)
+    with _turn:
+        _open.add(connection)
     connection.execute("set global TimeZone = 'UTC'")
     connection.create_function("unit", _unit, return_type="double", type=ARROW, null_handling=SPECIAL)
     return connection
@@ -87,3 +100,17 @@ def _lacking(type: pa.DataType, stand_in: Callable[[pa.DataType], pa.DataType | 
     if pa.types.is_nested(type):
         return any(_lacking(type.field(i).type, stand_in) for i in range(type.num_fields))
     return stand_in(type) is not None
+
+
+def _before_fork() -> None:
+    _turn.acquire()
+    _inherited.append(list(_open))
+
+
+def _after_in_parent() -> None:
+    _inherited.pop()
+    _turn.release()
+
+
+if hasattr(os, "register_at_fork"):  # to close a database is to wait for its threads, which a child has not
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_turn.release)

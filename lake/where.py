@@ -144,7 +144,7 @@ class _Sql:
 
     def _connection(self) -> duckdb.DuckDBPyConnection:
         if not hasattr(self._local, "connection"):
-            self._local.connection = sandbox.connect(threads=1)
+            self._local.connection = sandbox.connect(**sandbox.ALONE)
             self._local.connection.execute("set lock_configuration = true")
         found: duckdb.DuckDBPyConnection = self._local.connection
         return found
@@ -235,7 +235,7 @@ _parsers = threading.local()
 
 def _parser() -> duckdb.DuckDBPyConnection:
     if not hasattr(_parsers, "connection"):
-        _parsers.connection = sandbox.connect(threads=1)
+        _parsers.connection = sandbox.connect(**sandbox.ALONE)
     found: duckdb.DuckDBPyConnection = _parsers.connection
     return found
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 import pickle
 import re
+import threading
 from decimal import Decimal
 from typing import Any
 
@@ -315,3 +317,31 @@ def test_a_second_statement_is_named_as_no_condition(more: str) -> None:
     text = f"n = 1; {more}"
     with pytest.raises(ValueError, match=re.escape(f"where={text!r} is not one condition")):
         condition(text, pa.schema({"n": pa.int64()}))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_beside_a_thread_that_evaluates_conditions_harms_neither_process() -> None:
+    """The child drops what the thread had, whose own threads it has not; a condition of its parent works there."""
+    batch = pa.record_batch({"n": pa.array([1, 2, 3])})
+    found = condition("n > 1", batch.schema)
+    over, ready = threading.Event(), threading.Event()
+
+    def evaluate() -> None:
+        found.mask(batch)
+        ready.set()
+        over.wait()
+
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    ready.wait()
+    found.mask(batch)
+    try:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if found.mask(batch).tolist() == [False, True, True] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        over.set()
+        thread.join()
+    assert found.mask(batch).tolist() == [False, True, True]

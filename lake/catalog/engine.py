@@ -56,7 +56,6 @@ _EXPLAINING: Final = frozenset(  # may come before
 _KEPT: Final = 8  # datasets that were asked for last, which stay open
 
 _failures: deque[Exception] = deque(maxlen=16)
-_abandoned: list[object] = []  # databases of a parent process: closing one would wait for threads left behind
 
 
 class Lake(relations.Lake, Protocol):
@@ -114,26 +113,28 @@ class Catalog:
         """A connection of its own, so that one statement's tables are not another's."""
         with self._lock:
             if self._root is None or self._root[0] != os.getpid():
-                _abandoned.append(self._root)
                 self._root = os.getpid(), self._install()
             return self._root[1].cursor()
 
     def _install(self) -> duckdb.DuckDBPyConnection:
         root = sandbox.connect()
         root.execute("create schema lake")
-        self._register_relations(root)
+        registered = self._register_relations(root)
         for kind, names in INSTALLED:
             for name in names:
                 root.execute(statements(kind)[name].text)
         root.execute("set lock_configuration = true")
+        for name in registered:
+            root.unregister(name)  # a database that holds its lake, which holds the database, would never go
         return root
 
-    def _register_relations(self, session: duckdb.DuckDBPyConnection) -> None:
+    def _register_relations(self, session: duckdb.DuckDBPyConnection) -> list[str]:
         """The tables that the views read. No dataset has such a name: theirs begin with a letter or digit."""
-        for name, relation in relations.RELATIONS.items():
-            session.register(name, _noted(relations.virtual(self._lake, relation)))
-        session.register("_objects", _noted(stored_objects(self._lake)))
-        session.register("_cache", _noted(relations.cached_files(self._lake)))
+        tables = {name: relations.virtual(self._lake, of) for name, of in relations.RELATIONS.items()}
+        tables |= {"_objects": stored_objects(self._lake), "_cache": relations.cached_files(self._lake)}
+        for name in tables:
+            session.register(name, _noted(tables[name]))
+        return list(tables)
 
     def _attach(
         self, session: duckdb.DuckDBPyConnection, query: str, params: Params, given: frozenset[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from datetime import date
 from pathlib import Path
 from types import MappingProxyType
@@ -498,6 +499,36 @@ def test_a_forked_child_may_ask(lk: HandMadeLake):
         os._exit(0 if rows == [(5,)] else 1)
 
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_lake_that_was_asked_ends_with_its_last_use(tmp_path: Path):
+    """What was asked of it outlives it; then nothing does: no database, and none of its threads."""
+    lk = lake.open(tmp_path)
+    lk.commit("birds", pa.table({"id": [1, 2, 3]}))
+    answers = [lk.sql("select count(*) from birds"), lk.sql("select rows from lake.datasets")]
+    alive = weakref.ref(lk)
+    del lk
+    assert [answer.fetchall() for answer in answers] == [[(3,)], [(3,)]]
+
+    answers.clear()
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_may_drop_what_its_parent_asked_with(tmp_path: Path):
+    """To close a database waits for its threads; the child has none of them, and closes nothing."""
+    lk = lake.open(tmp_path)
+    lk.commit("birds", pa.table({"id": [1, 2, 3]}))
+    lk.sql("select count(*) from birds").fetchall()
+    if (child := os.fork()) == 0:
+        del lk
+        gc.collect()
+        os._exit(0)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert lk.sql("select count(*) from birds").fetchall() == [(3,)]
 
 
 # what SQL cannot tell apart
