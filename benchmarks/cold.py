@@ -78,6 +78,7 @@ class Places:
                 url, endpoint_url=endpoint, anonymous=True, cache_dir=cache, cache_budget="unlimited"
             )
             yield lk.dataset(name)
+            lk.cache.close()
             while any(thread.name.startswith("lake-") for thread in threading.enumerate()):
                 time.sleep(0.01)  # requests that nobody waits for any more
 

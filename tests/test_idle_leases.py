@@ -174,6 +174,23 @@ def test_a_cache_is_cleared_of_what_idles(folder: Path, tmp_path: Path) -> None:
     lk.cache.close()
 
 
+def test_a_cache_is_cleared_of_what_idles_in_other_processes(folder: Path, tmp_path: Path) -> None:
+    """But not of what they read: that stays until they have."""
+    lk, scan = warm(folder, tmp_path / "cache")
+    assert lk.cache is not None
+
+    with Cache(tmp_path / "cache", "auto") as other:
+        assert leased(lk.cache) > 0
+        assert other.clear() > 0
+        assert other.used == 0
+
+        batches = iter(scan)
+        rows = next(batches)["n"].to_pylist()
+        other.clear()
+        assert sorted(rows + [n for batch in batches for n in batch["n"].to_pylist()]) == list(range(ROWS))
+    lk.cache.close()
+
+
 def test_a_file_that_was_damaged_while_it_idled_is_not_used_again(folder: Path, tmp_path: Path) -> None:
     """It no longer looks as it did when it was leased, so it is verified, and fetched anew."""
     lk, scan = warm(folder, tmp_path / "cache")

@@ -69,11 +69,11 @@ def cache(tmp_path: Path) -> Path:
 def _nothing_left(cache: Path) -> Iterator[None]:
     """After each test: no thread of lake, no file half written, no lease, no reservation."""
     yield
-    gc.collect()  # an exception that a test has caught may hold an iteration
     assert not eventually(lambda: left_behind(cache), lambda left: not left)
 
 
 def left_behind(cache: Path) -> list[str]:
+    gc.collect()  # an exception that a test has caught may hold an iteration, an iteration its lake
     threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("lake-")]
     flights = [path.name for folder in ("flights", "members") for path in (cache / folder).glob("*")]
     return threads + flights

@@ -23,7 +23,7 @@ from lake.cache import eviction, holds, index
 from lake.cache.eviction import Needs
 from lake.cache.groups import Groups, Reservation
 from lake.cache.home import BLOCK, OPEN, STORED, Home
-from lake.cache.idle import Idle
+from lake.cache.idle import LOOK_SECONDS, Idle
 from lake.cache.index import DOCUMENT, DOOMED, LAYOUTS, Index
 from lake.cache.lease import Lease
 from lake.cache.room import Room, unlink
@@ -244,14 +244,15 @@ class Cache:
     # --- letting go ---------------------------------------------------------------------------
 
     def clear(self) -> int:
-        """Delete every file that nobody leases, and what killed processes left; the bytes this freed."""
+        """Delete every file that nobody uses, and what killed processes left; the bytes this freed."""
         self.idle.release()
         with self._index.write() as connection:
             before = index.total(connection)
             self._room.reap(connection, thorough=True)
-            for key in index.keys(connection, "whole = 1"):
-                self._room.drop(connection, key)
-            return before - index.total(connection)
+        if not self._room.clear():  # what is leased may only idle in other processes
+            time.sleep(4 * LOOK_SECONDS)
+            self._room.clear()
+        return before - self.used
 
     def close(self) -> None:
         """Give up reservations, idle leases and the connection; other leases stay, and the next use reopens it."""

@@ -1,8 +1,8 @@
 """Leases that a process keeps a moment longer than it uses them, and ends as soon as they are in the way.
 
-What one epoch is done with, the next one begins with; to lease a file again, map it, and find what is in it
-costs as much as to read it. So whoever has such leases keeps them, and they end when nothing was kept or used
-again for a second, when somebody waits for room, or when the cache is cleared or closed.
+What one epoch is done with, the next one begins with, after a validation maybe; to lease a file again, map it,
+and find what is in it costs as much as to read it. So whoever has such leases keeps them, and they end when
+nothing was kept or used again for a minute, when somebody waits for room, or when the cache is cleared or closed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final, Protocol
 from lake.cache import holds
 from lake.errors import LakeError
 
-IDLE_SECONDS: Final = 1.0  # for which a lease is kept that nothing uses
-_LOOK_SECONDS: Final = 0.05  # between two looks whether somebody waits for room
+IDLE_SECONDS: Final = 60.0  # for which a lease is kept that nothing uses
+LOOK_SECONDS: Final = 0.05  # between two looks whether somebody waits for room
 _REFUSED_SECONDS: Final = 30.0  # for which nothing is kept after somebody has waited
 
 
@@ -46,7 +46,7 @@ class Idle:
         return time.monotonic() >= self._refused_until
 
     def note(self, holder: Holder) -> None:
-        """`holder` keeps a lease, or has used one of them again: they last for another second."""
+        """`holder` keeps a lease, or has used one of them again: they last for another minute."""
         with self._turn:
             self._used = time.monotonic()
             self._holders.add(holder)
@@ -101,7 +101,7 @@ class Idle:
         """Whether there is something to look after, some time later; else the thread has ended."""
         with self._turn:
             if self._holders:
-                self._turn.wait(_LOOK_SECONDS)
+                self._turn.wait(LOOK_SECONDS)
             needed = bool(self._holders) and time.monotonic() - self._used < IDLE_SECONDS
             if not needed:
                 self._thread = None

@@ -100,6 +100,14 @@ class Room:
         if self.budget is not None:
             self.evict(connection, index.total(connection) - self.budget)
 
+    def clear(self) -> bool:
+        """Delete all whole files but those that are leased; whether none was."""
+        with self._index.write() as connection:
+            gone = [self.drop(connection, key) for key in index.keys(connection, "whole = 1")]
+            if not all(gone):
+                _crowd(connection)
+            return all(gone)
+
     def evict(
         self,
         connection: sqlite3.Connection,
@@ -126,7 +134,7 @@ class Room:
             else:
                 leased = True
         if leased:
-            connection.execute("update state set crowded = ?", (time.monotonic(),))
+            _crowd(connection)
         return freed
 
     def _candidates(
@@ -218,6 +226,11 @@ class Room:
                 "update files set whole = 1, bytes = ? where key = ? and whole = 0", (size, key)
             )
         unlink(self._home.lock(key))
+
+
+def _crowd(connection: sqlite3.Connection) -> None:
+    """Say to all processes that leases stand in somebody's way."""
+    connection.execute("update state set crowded = ?", (time.monotonic(),))
 
 
 def unlink(path: str) -> None:

@@ -197,13 +197,13 @@ class Access:
             flight.cancel()
 
     @contextmanager
-    def wanting(self, one: Part, meter: Meter, *, again: bool = False) -> Iterator[None]:
-        """Have a part open for as long as this lasts; `again` as in `unwant`."""
+    def wanting(self, one: Part, meter: Meter) -> Iterator[None]:
+        """Have a part open for as long as this lasts."""
         self.want(one, meter)
         try:
             yield
         finally:
-            self.unwant(one, again=again)
+            self.unwant(one)
 
     def keep(self, one: Part, meter: Meter) -> None:
         """Have a whole part in the cache, fetched if it is not there."""

@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -76,7 +76,7 @@ class Residence:
         self._front = first  # the first step that is not gathered
         self._loaded: dict[int, int] = {}  # rows of each block that are in memory, and need no file any more
         self._news = 0  # how often the front moved, or a block was loaded
-        self._closed = False
+        self._closed = self._left = False
         self.fail: Callable[[BaseException], object] | None = None  # told of what goes wrong in the thread
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
@@ -124,12 +124,19 @@ class Residence:
     @contextmanager
     def having(self, shard: int, first: Callable[[Part], Iterable[int]]) -> Iterator[None]:
         """Have the parts of a shard that are read whole open or on their way, of all of them these batches first."""
-        with ExitStack() as stack:
+        wanted: list[Part] = []
+        try:
             for one in self._whole(shard):
                 if self._access.opened(one) is None:
-                    stack.enter_context(self._access.wanting(one, self._meter, again=self._all_fits))
+                    self._access.want(one, self._meter)
+                    wanted.append(one)
                     self._access.ask(one, first(one))
             yield
+        finally:
+            for one in wanted:
+                self._access.unwant(one, again=self._all_fits)
+            if self._left:  # in the meantime
+                self._access.release()
 
     def settled(self) -> None:
         """The first batch is here: now parts are brought in that are not needed yet."""
@@ -168,8 +175,8 @@ class Residence:
         self._rests, self._is_anew = False, True
         self._access.loosen()
 
-    def close(self) -> None:
-        """Let everything go."""
+    def close(self, *, early: bool) -> None:
+        """Let everything go. `early`: no other epoch is expected, so nothing stays open for one."""
         with self._turn:
             if self._closed:
                 return
@@ -179,6 +186,9 @@ class Residence:
         if thread is not None:
             thread.join()  # it waits for nothing but the index of the cache
         self._let_all_go()
+        if early:
+            self._left = True
+            self._access.release()
         self._access.workers.calm = False
         self._reservation.close()
 

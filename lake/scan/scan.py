@@ -479,6 +479,7 @@ class _Iteration(Generic[Item]):
         try:
             return self._next()
         except StopIteration:
+            self._ended = True
             self.close()
             raise
         except Exception as error:  # comes again to whoever asks again: a failed epoch has no end
@@ -536,18 +537,18 @@ class _Iteration(Generic[Item]):
         return self._plan is not None
 
     def close(self) -> None:
-        """Hand nothing out any more; threads end with what they are doing."""
-        self._ended = True
-        self._let_go()
+        """Hand nothing out any more; threads end with what they are doing. Who leaves early leaves nothing open."""
+        early, self._ended = not self._ended, True
+        self._let_go(early=early)
         if self._mark.spans is not None:
             self._mark.spans.close()
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, early: bool = False) -> None:
         self._batches = []
         if self._crew is not None:
             self._crew.close()
         if self._residence is not None and self._pid == os.getpid():
-            self._residence.close()
+            self._residence.close(early=early)
 
     def __del__(self) -> None:
         if not self._ended:
