@@ -235,6 +235,7 @@ def loader(
         raise ValueError(f"num_workers is a number of processes: {num_workers}")
     if steps is not None and steps < 1:
         raise ValueError(f"steps is a number of items, at least 1: {steps}")
+    _check_form(x, to_torch)
     inner: Any = x.scan if isinstance(x, TensorStream) else x
     source: Source
     if isinstance(inner, Scan):
@@ -245,8 +246,6 @@ def loader(
         options = {} if even == AS_ASKED else {"even": even}
         source = ScanSource(inner, form, find, workers, options=options, context=multiprocessing_context)
     elif isinstance(inner, Pipeline):
-        if to_torch:
-            raise TypeError(f"loader(pipeline) has no {', '.join(to_torch)}: these make tensors of a scan")
         source = PipeSource(
             inner.copied(),
             find,
@@ -266,3 +265,16 @@ def loader(
     made = Loader(source, label, mover, progress=progress)
     inner.hand_over(made)
     return made
+
+
+def _check_form(x: object, to_torch: Mapping[str, Any]) -> None:
+    """Raises TypeError where options that make tensors of a scan have nothing to act on."""
+    for name in to_torch:
+        if name not in Form.__dataclass_fields__:
+            raise TypeError(f"loader() got an unexpected keyword argument {name!r}")
+        if isinstance(x, TensorStream):
+            raise TypeError(f"loader(scan.to_torch()): say {name}= to to_torch()")
+        if isinstance(x, Pipeline):
+            raise TypeError(
+                f"loader(pipeline): {name}= makes tensors of a scan; items of a pipeline are as they are"
+            )

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import lake
 from lake.dataset import Dataset
 from lake.torch import loader
 from lake.torch.ranks import launched
@@ -136,5 +135,14 @@ def test_what_is_neither_scan_nor_pipeline_is_refused(ds: Dataset) -> None:
     """With its type."""
     with pytest.raises(TypeError, match="takes a scan or a pipeline, not Dataset"):
         loader(ds)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"loader\(pipeline\) has no ragged"):
-        loader(lake.from_iterable([1]), ragged="pad")
+
+
+def test_options_that_would_act_on_nothing_are_refused(ds: Dataset) -> None:
+    """A name that nobody knows, and what makes tensors of a scan where no scan is made tensors of."""
+    for stream in (ds.scan(), ds.scan().to_torch(), ds.samples()):
+        with pytest.raises(TypeError, match=r"loader\(\) got an unexpected keyword argument 'workers'"):
+            loader(stream, workers=2)
+    with pytest.raises(TypeError, match="say ragged= to to_torch"):
+        loader(ds.scan().to_torch(), ragged="pad")
+    with pytest.raises(TypeError, match=r"loader\(pipeline\): ragged= makes tensors of a scan"):
+        loader(ds.samples(), ragged="pad")
