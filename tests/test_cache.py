@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake.cache import Cache, Reservation, Sink, groups, holds, index, shelf
+from lake.cache import Cache, Memory, Reservation, Sink, groups, holds, index, room, shelf
 from lake.cache import cache as cache_module
 from lake.cache import sink as sink_module
 from lake.errors import BudgetError, ConfigError, FormatError, IntegrityError, StoreError
@@ -838,6 +838,61 @@ def test_the_open_form_takes_the_place_of_the_stored_one(make: MakeCache, root: 
         assert (lease.layout, lease.size) == ("open", 2000)
     assert list(whole_files(root)) == [f"{A.digest}.open"]
     assert cache.used == 2000
+
+
+def test_a_small_file_is_decoded_on_its_way_in_and_never_kept_as_stored(make: MakeCache, root: Path) -> None:
+    """Room is taken for the decoded form alone, and only when the stored bytes have proven right."""
+    cache = make(2000)
+    tries: list[set[str]] = []
+
+    def fetch(memory: Memory) -> None:
+        tries.append(set(whole_files(root)))
+        memory.write_at(400, (A if len(tries) > 2 else B).data[400:])
+        memory.write_at(0, A.data[:400])
+        assert memory.read_at(300, 50) == A.data[300:350]
+
+    with cache.opened(A.digest, (A.size, 2000), fetch, lambda data, sink: sink.write(data * 2)) as lease:
+        assert (lease.layout, bytes(lease.map())) == ("open", A.data * 2)
+    assert tries == [set()] * 3
+    assert list(whole_files(root)) == [f"{A.digest}.open"]
+    assert cache.used == 2000
+
+
+def test_a_small_file_that_stays_wrong_is_never_decoded(make: MakeCache, root: Path) -> None:
+    cache, tries = make(), []
+
+    def fetch(memory: Memory) -> None:
+        tries.append(memory.write_at(0, B.data))
+
+    with pytest.raises(IntegrityError, match=A.digest[:12]):
+        cache.opened(A.digest, (A.size, 2000), fetch, lambda data, sink: pytest.fail("decoded"))
+    assert len(tries) == 3
+    assert cache.used == on_disk(root) == 0
+
+
+def test_an_admission_that_has_room_looks_at_no_other_file_being_written(
+    make: MakeCache, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of many that are on their way at once would look at all the others."""
+    cache = make(3 * A.size)
+    taken: list[str] = []
+
+    def take(path: Path | str, **how: bool) -> holds.Hold | None:
+        taken.append(os.path.basename(path))  # noqa: PTH119
+        return real(path, **how)
+
+    def fetch(sink: Sink) -> None:
+        C.fetch(sink)
+        monkeypatch.setattr(holds, "take", take)
+        get(cache, B)
+        monkeypatch.undo()
+
+    real = holds.take
+    monkeypatch.setattr(room, "_REAP_SECONDS", 60.0)
+    get(cache, A)
+    get(cache, C, fetch)
+
+    assert {name[:64] for name in taken} == {B.digest}
 
 
 def test_a_stored_file_in_use_goes_when_its_lease_does(make: MakeCache, root: Path) -> None:

@@ -14,7 +14,19 @@ from lake.cache.cache import DOWNLOADS, Cache, Counters, Entry
 from lake.cache.eviction import Needs
 from lake.cache.groups import Reservation
 from lake.cache.lease import Lease
-from lake.cache.sink import Sink
+from lake.cache.sink import Memory, Pieces, Sink
 from lake.cache.slots import Slots
 
-__all__ = ["DOWNLOADS", "Cache", "Counters", "Entry", "Lease", "Needs", "Reservation", "Sink", "Slots"]
+__all__ = [
+    "DOWNLOADS",
+    "Cache",
+    "Counters",
+    "Entry",
+    "Lease",
+    "Memory",
+    "Needs",
+    "Pieces",
+    "Reservation",
+    "Sink",
+    "Slots",
+]

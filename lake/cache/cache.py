@@ -28,7 +28,7 @@ from lake.cache.index import DOCUMENT, DOOMED, LAYOUTS, Index
 from lake.cache.lease import Lease
 from lake.cache.room import Room, unlink
 from lake.cache.shelf import Shelf
-from lake.cache.sink import Sink
+from lake.cache.sink import Memory, Sink
 from lake.cache.slots import Slots
 from lake.config import format_bytes
 from lake.errors import IntegrityError, StoreError
@@ -192,6 +192,35 @@ class Cache:
         """
         return self._get(digest, OPEN, size, build, accept=(OPEN,))
 
+    def opened(
+        self,
+        digest: str,
+        sizes: tuple[int, int],
+        fetch: Callable[[Memory], object],
+        build: Callable[[bytearray, Sink], object],
+    ) -> Lease:
+        """A lease on the decoded form of a small file, which is never kept as stored: one admission, one file.
+
+        `sizes`: of the stored file, and of what `build(data, sink)` writes at most. `fetch(memory)` puts the bytes
+        there as it would write them to a sink; they are verified before they are decoded.
+
+        Raises:
+            IntegrityError: what `fetch` gave has another digest, three times.
+            BudgetError: no room.
+        """
+
+        def fill(sink: Sink) -> None:
+            for _ in range(FETCHES):
+                memory = Memory(sizes[0])
+                fetch(memory)
+                self._count(bytes_fetched=sizes[0])
+                if hashlib.sha256(memory.data).hexdigest() == digest:
+                    build(memory.data, sink)
+                    return
+            raise _altered(digest)
+
+        return self.open_file(digest, sizes[1], fill)
+
     def block(self, name: str, size: int, build: Callable[[Sink], object]) -> Lease:
         """A lease on a file that lives only as long as it is leased: built once, mapped by many.
 
@@ -295,6 +324,8 @@ class Cache:
         for key in (digest + layout for layout in layouts):
             if key == mine:
                 lease = self._shelf.lease(key, verify=True)
+            elif not os.path.exists(self._home.path(key)):  # noqa: PTH110 - asked for every file fetched
+                continue
             else:
                 hold = holds.take(self._home.lock(key), exclusive=True, create=True)
                 with self._landing(key, hold) if hold else contextlib.nullcontext():

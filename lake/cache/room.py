@@ -26,6 +26,7 @@ _LEASED_SECONDS: Final = 5.0  # that an admission waits for leases before it tak
 _VAIN_SECONDS: Final = 60.0  # for which none waits after one has in vain: batches are kept, it seems
 _QUEUED: Final = 16  # one of so many of the files that no plan needs this epoch is queued
 _LEAST: Final = 16 << 20  # bytes freed at least when the disk is full
+_REAP_SECONDS: Final = 1.0  # between two times that what was left is looked for though there is room
 _LOOSE: Final = "whole = 0 or layout in ('block', 'doomed')"  # as the index of that name says it
 
 
@@ -39,6 +40,7 @@ class Room:
         self._queue: list[str] = []  # keys in order of eviction, of files that no plan needs this epoch
         self._queue_of: tuple[int, float] = (-1, 0.0)  # generation, time
         self._vain_until = 0.0
+        self._reaped = 0.0
 
     def admit(self, key: str, size: int, wait: float, give_way: Callable[[], bool]) -> None:
         """Count a file before its first byte is written, as soon as there is room for it.
@@ -78,7 +80,9 @@ class Room:
         self, connection: sqlite3.Connection, key: str, size: int, layout: str, *, patient: bool = False
     ) -> bool:
         """Whether there is room for a file, which is counted then. `patient`: as `evict` takes it."""
-        self.reap(connection)
+        full = self.budget is not None and index.total(connection) + size > self.budget
+        if full or time.monotonic() - self._reaped > _REAP_SECONDS:  # it looks at every flight
+            self.reap(connection)
         index.remove(connection, key)  # a row whose file is gone, or not what it should be
         if self.budget is not None:
             excess = index.total(connection) + size - self.budget
@@ -198,6 +202,7 @@ class Room:
             self._groups.sweep()
             for key in set(index.keys(connection, "whole = 1")) - self._home.kept():
                 index.remove(connection, key)
+        self._reaped = time.monotonic()
         rows = connection.execute(f"select key, whole from files where {_LOOSE}").fetchall()
         flying = {key for key, whole in rows if not whole}
         for key in {key for key, whole in rows if whole}:

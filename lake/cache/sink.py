@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import xxhash
 
@@ -24,6 +24,29 @@ _FULL: Final = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 _CHUNK: Final = 1 << 20  # bytes read back at once where they were not written in order
 
 _pwrite = os.pwrite  # a test puts a quota here
+
+
+class Pieces(Protocol):
+    """Where the pieces of a file of known size are put, from any thread, and read again."""
+
+    def write_at(self, start: int, data: Any) -> None:
+        """Put `data` at `start`."""
+
+    def read_at(self, start: int, length: int) -> bytes:
+        """What was put there."""
+
+
+class Memory:
+    """Pieces in memory."""
+
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(size)
+
+    def write_at(self, start: int, data: Any) -> None:
+        self.data[start : start + len(data)] = data
+
+    def read_at(self, start: int, length: int) -> bytes:
+        return bytes(self.data[start : start + length])
 
 
 class Sink(io.RawIOBase):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -17,14 +17,14 @@ from typing import Final
 import pyarrow as pa
 
 from lake import _os
-from lake.cache import DOWNLOADS, Cache, Lease
+from lake.cache import DOWNLOADS, Cache, Lease, Pieces
 from lake.errors import BudgetError, IntegrityError
 from lake.format import names, part
 from lake.format.values import Part
 from lake.parts.copies import Copies
 from lake.parts.flight import Flight, Pace
 from lake.parts.meter import Meter
-from lake.parts.opened import Opened, build, open_size
+from lake.parts.opened import Opened, build, build_small, is_small, open_size
 from lake.parts.ranges import Ranges
 from lake.parts.workers import URGENT, Workers
 from lake.stores.base import Store
@@ -128,8 +128,9 @@ class Access:
             self._wanted[one.digest] += 1
             if one.digest in self._open or one.digest in self._flights or self._reopened(one, meter, decoded):
                 return
+        decoded = decoded and one.codec != "none"
         lease = self.cache.peek(one.digest)
-        if lease is not None and (lease.layout == "open" or not decoded or one.codec == "none"):
+        if lease is not None and (lease.layout == "open" or not decoded):
             meter.add(bytes_from_cache=one.bytes)
             opened = Opened.leased(one, lease, self._stored)
             with self._lock:
@@ -139,7 +140,7 @@ class Access:
         with self._lock:
             if not self._wanted[one.digest] or one.digest in self._open or one.digest in self._flights:
                 return
-            self._flights[one.digest] = flight = self._flight(one, meter, decoded)
+            self._flights[one.digest] = flight = self._flight(one, meter, decoded, new=lease is None)
         flight.begin()
 
     def ask(self, one: Part, indices: Iterable[int]) -> None:
@@ -319,13 +320,24 @@ class Access:
 
     # --- flights ------------------------------------------------------------------------------
 
-    def _flight(self, one: Part, meter: Meter, decoded: bool) -> Flight:
-        assert self.cache is not None
+    def _flight(self, one: Part, meter: Meter, decoded: bool, *, new: bool) -> Flight:
         self._order += 1
-        landed = partial(self._landed, decoded=decoded and one.codec != "none")
+        landed = partial(self._landed, decoded=decoded)
+        bring = partial(self._bring, one, at_once=decoded and new and is_small(one))
         return Flight(
-            one, self.cache, self.copies, self.workers, self._pace, meter, landed, priority=self._order
+            one, self.copies, self.workers, self._pace, meter, landed, priority=self._order, bring=bring
         )
+
+    def _bring(self, one: Part, fetch: Callable[[Pieces], object], *, at_once: bool) -> Lease:
+        """A lease on a part, as stored; `at_once`: fetched and decoded in one go, if there is room for that."""
+        assert self.cache is not None
+        if at_once:
+            build = partial(build_small, one, self._stored)
+            try:
+                return self.cache.opened(one.digest, (one.bytes, open_size(one)), fetch, build)
+            except BudgetError:
+                pass
+        return self.cache.file(one.digest, one.bytes, fetch)
 
     def _landed(
         self, flight: Flight, lease: Lease | None, error: BaseException | None, *, decoded: bool

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from lake.cache import Cache, Lease, Sink
+from lake.cache import Lease, Pieces
 from lake.cache.holds import Hold
 from lake.format.values import Part
 from lake.parts.copies import Copies
@@ -88,13 +88,13 @@ class _Request:
 class Flight:
     """One part being fetched into the cache, for as long as somebody wants it.
 
+    `bring(fetch)` gives the lease; if the part is not in the cache, it calls `fetch` with a place for the bytes.
     `landed` is called once, in the flight's own thread, with the lease or the error that it ended with.
     """
 
     def __init__(
         self,
         one: Part,
-        cache: Cache,
         copies: Copies,
         workers: Workers,
         pace: Pace,
@@ -102,10 +102,11 @@ class Flight:
         landed: Callable[[Flight, Lease | None, BaseException | None], None],
         *,
         priority: int,
+        bring: Callable[[Callable[[Pieces], object]], Lease],
     ) -> None:
         self.part, self.pid = one, os.getpid()
-        self._cache, self._copies, self._workers, self._pace = cache, copies, workers, pace
-        self._meter, self._landed, self._priority = meter, landed, priority
+        self._copies, self._workers, self._pace = copies, workers, pace
+        self._meter, self._landed, self._priority, self._bring = meter, landed, priority, bring
         self._starts = [
             0,
             *(batch.offset for batch in one.batches[1:]),
@@ -114,7 +115,7 @@ class Flight:
         self._states = bytearray(len(one.batches))
         self._requests: list[_Request] = []
         self._early = set[int]()  # segments that are needed first
-        self._sink: Sink | None = None
+        self._sink: Pieces | None = None
         self._readers = 0
         self._error: BaseException | None = None
         self._over = self._cancelled = False
@@ -198,7 +199,7 @@ class Flight:
     def _run(self) -> None:
         lease, error = None, None
         try:
-            lease = self._cache.file(self.part.digest, self.part.bytes, self._fill)
+            lease = self._bring(self._fill)
         except BaseException as raised:
             error = raised
         try:
@@ -209,7 +210,7 @@ class Flight:
             self._over, self._error, self._sink = True, error, None
             self._turn.notify_all()
 
-    def _fill(self, sink: Sink) -> None:
+    def _fill(self, sink: Pieces) -> None:
         """Fetch all bytes: what the cache calls in the one process that fetches, anew if they were wrong."""
         with self._turn:
             self._sink, self._states, self._requests, self._error = (
@@ -244,7 +245,7 @@ class Flight:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def _working(self, sink: Sink, segments: range) -> Work:
+    def _working(self, sink: Pieces, segments: range) -> Work:
         """Work that asks for those of these segments that nobody has asked for when it begins."""
 
         def work() -> None:
@@ -258,7 +259,7 @@ class Flight:
 
         return work
 
-    def _ask_for(self, sink: Sink, indices: Iterable[int]) -> None:
+    def _ask_for(self, sink: Pieces, indices: Iterable[int]) -> None:
         """Ask now for those of these segments that nobody has asked for (with the lock held)."""
         for segments in list(self._portions(indices)):
             request = self._asked(segments)
@@ -272,7 +273,7 @@ class Flight:
         self._requests.append(request)
         return request
 
-    def _hedge(self, sink: Sink) -> None:
+    def _hedge(self, sink: Pieces) -> None:
         """Send the requests that hang once more, by other threads and in other slots (with the lock held)."""
         now = time.perf_counter()
         for request in self._requests:
@@ -284,7 +285,7 @@ class Flight:
                     request.slot.close()
                 self._workers.submit(URGENT, partial(self._carry_out, sink, request))
 
-    def _carry_out(self, sink: Sink, request: _Request) -> None:
+    def _carry_out(self, sink: Pieces, request: _Request) -> None:
         if sink is not self._sink or self._cancelled:
             return
         buffer, begin = memoryview(bytearray(request.length)), 0.0
@@ -306,7 +307,7 @@ class Flight:
                     self._error = error
                     self._turn.notify_all()
 
-    def _land(self, sink: Sink, request: _Request, buffer: memoryview, seconds: float) -> None:
+    def _land(self, sink: Pieces, request: _Request, buffer: memoryview, seconds: float) -> None:
         with self._turn:
             if sink is not self._sink or request not in self._requests:
                 return  # the other answer came first

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -12,6 +12,8 @@ from lake.cache import Lease, Sink
 from lake.format import part
 from lake.format.values import Part
 from lake.parts.chunk import Chunk
+
+SMALL: Final = 4 * 2**20  # bytes of a part, stored and decoded, that are not written to disk between the two
 
 
 class Opened:
@@ -74,9 +76,26 @@ def open_size(one: Part) -> int:
     return one.raw_bytes + one.raw_bytes // 16 + (len(one.batches) + 2) * (4096 + 1024 * len(one.fields))
 
 
+def is_small(one: Part) -> bool:
+    """Whether a part may be decoded in memory on its way into the cache."""
+    return max(one.bytes, open_size(one)) <= SMALL
+
+
+def build_small(one: Part, stored: pa.Schema, data: bytearray, sink: Sink) -> None:
+    """Write the decoded form of the part in `data`, verifying all of it, in one piece."""
+    out = pa.BufferOutputStream()
+    _write(Opened.of(one, data, stored), stored, out)
+    sink.write(out.getvalue())
+
+
 def build(opened: Opened, stored: pa.Schema, sink: Sink) -> None:
     """Write the decoded form of a part, verifying all of it."""
+    with pa.PythonFile(sink, "w") as file:
+        _write(opened, stored, file)
+
+
+def _write(opened: Opened, stored: pa.Schema, file: pa.NativeFile) -> None:
     schema = pa.schema([stored.field(name) for name in opened.part.fields])
-    with pa.PythonFile(sink, "w") as file, pa.ipc.new_file(file, schema) as writer:
+    with pa.ipc.new_file(file, schema) as writer:
         for index in range(len(opened.part.batches)):
             writer.write_batch(opened.batch(index, opened.part.fields, new=True))
