@@ -160,8 +160,9 @@ class ShardWriter:
 
 def grouping(shard: Shard, stored: pa.Schema) -> Groups:
     """How a shard's columns are grouped into parts; columns that it does not have share one more."""
-    kept = [tuple(name for name in stored.names if name in one.fields) for one in shard.parts]
-    rest = tuple(name for name in stored.names if not any(name in group for group in kept))
+    kept = [tuple(one.held(stored.names)) for one in shard.parts]
+    known = {name for group in kept for name in group}
+    rest = tuple(name for name in stored.names if name not in known)
     return tuple(group for group in (*kept, rest) if group)
 
 

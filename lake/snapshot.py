@@ -89,7 +89,8 @@ class Snapshot:
         """
         names = self.document.schema.names
         found = names if asked is None else listed("columns", asked)
-        if unknown := [name for name in found if name not in names]:
+        known = set(names)
+        if unknown := [name for name in found if name not in known]:
             raise ValueError(f"no column {unknown[0]!r} in {self.name!r}; there are {', '.join(names)}")
         if len(set(found)) < len(found) or not found:
             raise ValueError(f"columns are different names, at least one: {found}")

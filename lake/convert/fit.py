@@ -76,12 +76,13 @@ def fit(batch: pa.RecordBatch, schema: pa.Schema, what: str, row: int, vocab: Vo
 def check_names(found: pa.Schema, wanted: pa.Schema, what: str) -> None:
     """That the columns found can be those wanted: none unexpected, none missing that must be there."""
     _unique(found.names, what)
-    extra = [name for name in found.names if name not in set(wanted.names)]
+    expected, there = set(wanted.names), set(found.names)
+    extra = [name for name in found.names if name not in expected]
     if extra:
         raise SchemaError(
             f"{what} has a column {extra[0]!r} that the schema lacks: add it to schema=, or drop it"
         )
-    missing = [f.name for f in wanted if not f.nullable and f.name not in set(found.names)]
+    missing = [f.name for f in wanted if not f.nullable and f.name not in there]
     if missing:
         raise SchemaError(f"{what} has no column {missing[0]!r}, and schema= says that it is never null")
 

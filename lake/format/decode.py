@@ -228,7 +228,8 @@ def _expected(fields: tuple[str, ...], stored: pa.Schema) -> Layout | None:
 
 def _check_held(part: Part, columns: Sequence[str]) -> None:
     """ValueError if the manifest does not say that the part holds these columns, whatever its file has."""
-    if unknown := [name for name in columns if name not in part.fields]:
+    places = part.places
+    if unknown := [name for name in columns if name not in places]:
         raise ValueError(f"part {part.digest[:12]} does not hold {', '.join(unknown)}")
 
 

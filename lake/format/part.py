@@ -232,15 +232,16 @@ class _Writer:
         return pieces
 
     def _emit(self, pieces: list[Any]) -> None:
-        small: list[Any] = []
+        small, length = list[Any](), 0
         for piece in [*pieces, b""]:
-            if small and (not len(piece) or len(piece) + sum(map(len, small)) > _JOIN):
+            if small and (not len(piece) or len(piece) + length > _JOIN):
                 self._put(b"".join(small))
-                small = []
+                small, length = [], 0
             if len(piece) > _JOIN:
                 self._put(piece)
             else:
                 small.append(piece)
+                length += len(piece)
 
     def _put(self, data: Any) -> None:
         self._hash.update(data)

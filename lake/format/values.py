@@ -6,7 +6,9 @@ Digests are lower-case hex of sha256. Byte counts named `raw` are decoded Arrow 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -34,6 +36,21 @@ class Part:
     codec: str  # "zstd" or "none"
     fields: tuple[str, ...]  # which columns it speaks for; others in the file are ignored
     batches: tuple[Batch, ...]
+
+    @property
+    def places(self) -> Mapping[str, int]:
+        """The number of each of its columns."""
+        return _places(self.fields)
+
+    def held(self, columns: Iterable[str]) -> list[str]:
+        """Those of these columns that it speaks for, in their order."""
+        places = self.places
+        return [name for name in columns if name in places]
+
+
+@lru_cache(maxsize=256)
+def _places(fields: tuple[str, ...]) -> Mapping[str, int]:
+    return {name: place for place, name in enumerate(fields)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -380,5 +380,5 @@ class Access:
 
 def _bits(one: Part, index: int, columns: Iterable[str]) -> int:
     """A bit for each of the columns of a record batch."""
-    first = index * len(one.fields)
-    return sum(1 << (first + one.fields.index(name)) for name in columns)
+    places = one.places
+    return sum(1 << places[name] for name in columns) << index * len(places)

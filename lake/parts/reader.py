@@ -74,7 +74,7 @@ class PartReader:
         meter = meter or Meter()
         found: dict[str, list[Chunk]] = {}
         for one in shard.parts:
-            held = [name for name in columns if name in one.fields]
+            held = one.held(columns)
             if held:
                 if isinstance(wanted, np.ndarray):
                     read = self._rows(one, held, wanted, meter)
@@ -100,7 +100,7 @@ class PartReader:
         numbers = batches.tolist()
         found: dict[str, list[Chunk]] = {}
         for one in shard.parts:
-            held = [name for name in columns if name in one.fields]
+            held = one.held(columns)
             if not held:
                 continue
             if one.batches[0].rows == size:
@@ -154,7 +154,7 @@ class PartReader:
         meter = meter or Meter()
         found: dict[str, Any] = {}
         for one in shard.parts:
-            held = [name for name in columns if name in one.fields]
+            held = one.held(columns)
             known = {name: _recent.get((one.digest, name, self.schema.field(name).type)) for name in held}
             found.update({name: chunk.array for name, chunk in known.items() if chunk is not None})
             if missing := [name for name in held if known[name] is None]:

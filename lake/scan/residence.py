@@ -300,7 +300,7 @@ class Residence:
         """The parts of a shard of which the epoch reads so much that all of it costs less."""
         found, shard = [], self._snapshot.shard(number)
         for one in shard.parts:
-            held = [name for name in self._columns if name in one.fields]
+            held = one.held(self._columns)
             batches = len(one.batches)
             if self._selection is not None:
                 batches = len(np.unique(self._selection.rows(number) // one.batches[0].rows))
