@@ -9,7 +9,6 @@ the standard AWS chain, which is asked again once when the store refuses them; t
 from __future__ import annotations
 
 import base64
-import email.utils
 import hashlib
 import io
 import random
@@ -20,12 +19,17 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import IO, Any, Self, TypeVar
 
 import boto3
+import botocore.session
 from botocore import UNSIGNED
 from botocore import exceptions as aws
 from botocore.config import Config
+from botocore.utils import parse_timestamp
 
 from lake import _os
 from lake.errors import ConfigError, IntegrityError, LakeError, NotFoundError, StoreError
@@ -467,7 +471,9 @@ class _Clients:
     """One process's clients for one store: one that repeats requests, one that never does."""
 
     def __init__(self, store: S3Store) -> None:
-        session = boto3.Session(region_name=store.region)
+        base = botocore.session.get_session()
+        base.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_timestamp)
+        session = boto3.Session(botocore_session=base, region_name=store.region)
         found = None if store.anonymous else session.get_credentials()
         frozen = found.get_frozen_credentials() if found else None
         self.owner = (frozen.access_key, frozen.token) if frozen else None
@@ -494,11 +500,17 @@ class _Clients:
             made.meta.events.register("before-call.s3.HeadBucket", _stay)
             return made
 
+        self._client = client
         try:
-            self._again, self._once = client(store.attempts), client(1)
+            self._again = client(store.attempts)
         except ValueError as error:
             raise ConfigError(f"cannot use {store.url} at {store.endpoint_url}: {error}") from error
         self.endpoint, self.region = self._again.meta.endpoint_url, self._again.meta.region_name
+
+    @cached_property
+    def _once(self) -> Any:
+        """Made when something is written: most processes only read, and a client takes milliseconds."""
+        return self._client(1)
 
     def call(self, operation: str, once: bool, **parameters: Any) -> dict[str, Any]:
         client = self._once if once else self._again
@@ -508,7 +520,7 @@ class _Clients:
     def _note_time(self, http_response: Any, **_: object) -> None:
         date = http_response.headers.get("date")
         if date:
-            self.told = (email.utils.parsedate_to_datetime(date).timestamp(), _clock())
+            self.told = (parsedate_to_datetime(date).timestamp(), _clock())
 
 
 def _stay(context: dict[str, Any], **_: object) -> None:
@@ -567,6 +579,17 @@ def _rebuild(bucket: str, prefix: str, arguments: dict[str, Any]) -> S3Store:
 
 def _range(start: int, length: int) -> dict[str, str]:
     return {"Range": f"bytes={start}-{start + length - 1}"}
+
+
+def _timestamp(value: Any) -> datetime:
+    """A time in a reply. botocore has a parser find out what any text may mean, at a tenth of a request's cost."""
+    try:
+        found = datetime.fromisoformat(value) if value[:1].isdigit() else parsedate_to_datetime(value)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or found.tzinfo is None:
+        found = parse_timestamp(value)
+    return found
 
 
 def _fill(view: memoryview, body: Any) -> int:

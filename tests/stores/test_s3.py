@@ -11,12 +11,17 @@ import socket
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from botocore.retries.standard import ExponentialBackoff
+from botocore.utils import parse_timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lake.errors import ConfigError, IntegrityError, LakeError, NotFoundError, StoreError
 from lake.stores import Store, open_store, probe, probe_identical, s3
@@ -752,3 +757,21 @@ def test_a_child_does_not_wait_for_a_thread_that_it_does_not_have(make: Any) -> 
     store.put_new("k", b"v")
     with store._lock:
         assert _in_children((_read_often, store, "k", b"v")) == [0]
+
+
+@given(st.integers(10**8, 4 * 10**12), st.sampled_from(range(8)))
+def test_times_in_replies_mean_what_botocore_says(milliseconds: int, form: int) -> None:
+    """In the two forms that S3 sends, and in whatever else some service may."""
+    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    value = [
+        f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03}Z",
+        format_datetime(when, usegmt=True),
+        format_datetime(when),
+        when.isoformat(),
+        when.replace(tzinfo=None).isoformat(),
+        when.astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat(),
+        str(int(when.timestamp())),
+        when.timestamp(),
+    ][form]
+
+    assert s3._timestamp(value) == parse_timestamp(value)
