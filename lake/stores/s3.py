@@ -484,6 +484,7 @@ class _Clients:
             "connect_timeout": min(10.0, store.timeout),
             "read_timeout": store.timeout,
             "tcp_keepalive": True,
+            "user_agent": f"lake (boto3/{boto3.__version__})",  # botocore makes its own anew for each request
             "request_checksum_calculation": "when_required",  # every object brings its sha256
             "response_checksum_validation": "when_required",  # and is checked against it by whoever reads it
             "s3": {"addressing_style": "path" if store.endpoint_url else "auto"},
