@@ -39,6 +39,16 @@ Hashes = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 _BLOCK = 2**14  # rows hashed at a time: what is computed stays in the CPU's cache
+_TURNED = 2**18  # words that are laid out anew at a time, for the same reason
+_TILE = 32  # rows of these that are copied at once
+_FEW = 16  # words of a row up to which that is not worth while
+
+# Of splitmix64; as arrays, which numpy need not convert at each use.
+_GAMMA, _LAST_SHIFT = np.array(0x9E3779B97F4A7C15, np.uint64), np.array(31, np.uint64)
+_ROUNDS = tuple(
+    (np.array(shift, np.uint64), np.array(factor, np.uint64))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+)
 
 
 # Hashes ---
@@ -139,11 +149,11 @@ def _hash(columns: Sequence[pa.Array], rows: int, seed: int, limit: int | None) 
 def _mix(state: Hashes) -> None:
     """Replace each state by splitmix64's next output."""
     shifted = np.empty_like(state)
-    state += 0x9E3779B97F4A7C15
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+    state += _GAMMA
+    for shift, factor in _ROUNDS:
         state ^= np.right_shift(state, shift, out=shifted)
         state *= factor
-    state ^= np.right_shift(state, 31, out=shifted)
+    state ^= np.right_shift(state, _LAST_SHIFT, out=shifted)
 
 
 def _absorb(hashes: Hashes, column: pa.Array, limit: int | None) -> None:
@@ -200,15 +210,30 @@ def _absorb_fixed(hashes: Hashes, data: npt.NDArray[np.uint8], width: int, limit
     rows = len(hashes)
     if used < 8 and used:
         data = np.pad(data, (0, 8))
-    for at in range(0, used - 7, 8):
-        hashes ^= np.ndarray((rows,), "<u8", data, at, (width,))
-        _mix(hashes)
+    table = np.ndarray((rows, used // 8), "<u8", data, 0, (width, 8))
+    step = _TURNED // max(used // 8, _FEW)
+    for first in range(0, rows, step):
+        block = hashes[first : first + step]
+        for words in _turned(table[first : first + step]):
+            block ^= words
+            _mix(block)
     if used % 8:  # the last 8 bytes, without those that were words already
         last = np.ndarray((rows,), "<u8", data, max(used - 8, 0), (width,))
         hashes ^= last >> (64 - used % 8 * 8) if used > 8 else last & (2 ** (used * 8) - 1)
         _mix(hashes)
     hashes ^= np.uint64(width)
     _mix(hashes)
+
+
+def _turned(table: Hashes) -> Hashes:
+    """The columns of `table`, each in one piece: rows a power of two apart would fight for a few lines of the cache."""
+    rows, count = table.shape
+    if count <= _FEW:
+        return table.T
+    turned = np.empty((count, rows + 8), np.uint64)[:, :rows]  # nor are these a power of two apart
+    for first in range(0, rows, _TILE):
+        turned[:, first : first + _TILE] = table[first : first + _TILE].T
+    return turned
 
 
 def _ragged(column: pa.Array) -> tuple[npt.NDArray[np.uint8], Ints, Ints]:

@@ -212,6 +212,22 @@ def test_many_rows_hash_like_few() -> None:
     assert len(set(hashes.tolist())) == len(set(keys))
 
 
+@pytest.mark.parametrize("width", [0, 1, 3, 12, 127, 128, 129, 136, 140, 1023, 1024, 4096])
+def test_wide_rows_hash_as_the_page_says(width: int) -> None:
+    """Of few words or many, that fill them or not, and on either side of where they are laid out anew."""
+    rows = 2500
+    octets = np.random.default_rng(width).integers(0, 256, rows * width, np.uint8)
+    type_ = pa.list_(pa.uint8(), width)
+    column = pa.Array.from_buffers(type_, rows, [None], children=[pa.array(octets, pa.uint8())])
+    batch = pa.record_batch([column], names=["x"])
+
+    hashes = row_hashes(batch, None, 0)
+
+    for row in (0, 1, 31, 32, 33, 2047, 2048, 2049, 2499):
+        item = octets[row * width : (row + 1) * width].tobytes()
+        assert hashes[row] == absorb(mix(SEED), item, 1024)
+
+
 def test_the_width_of_an_integer_key_does_not_matter() -> None:
     """A key that comes back from pandas as int64 keeps its rows on their side of a split."""
     numbers = [0, 1, -1, 127, -128, None]
