@@ -35,6 +35,7 @@ from lake.errors import IntegrityError, StoreError
 
 FETCHES: Final = 3  # of bytes that turn out not to be what their digest says
 DOWNLOADS: Final = 8  # requests to stores at once
+_CROWDED: Final = "select crowded from state"
 _CROWDED_SECONDS: Final = 1.0
 
 Found = TypeVar("Found")
@@ -86,7 +87,7 @@ class Cache:
         self._shelf = Shelf(self._home, self._index)
         self._room = Room(self._home, self._index, self._groups)
         self.slots = Slots(self._home, DOWNLOADS)
-        self.idle = Idle(lambda: self.crowded)
+        self.idle = Idle(self._are_leases_unwelcome)
         self._tally = dict.fromkeys(Counters.__dataclass_fields__.keys() - {"evicted"}, 0)
         self._lock = threading.Lock()
         self._fetched: set[int] = set()
@@ -130,8 +131,7 @@ class Cache:
         """Whether leases stand in somebody's way: copy rather than map until they do not."""
         now = time.monotonic()
         if now - self._looked[0] > 0.05:
-            since = now - self._index.read("select crowded from state")[0][0]
-            self._looked = now, 0 <= since < _CROWDED_SECONDS
+            self._looked = now, 0 <= now - self._index.read(_CROWDED)[0][0] < _CROWDED_SECONDS
         return self._looked[1]
 
     def entries(self) -> list[Entry]:
@@ -294,6 +294,11 @@ class Cache:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def _are_leases_unwelcome(self) -> bool:
+        """Whether somebody waits for the room of what only idles, or the directory it was in is gone."""
+        found = self._index.look(_CROWDED)
+        return found is None or 0 <= time.monotonic() - found[0][0] < _CROWDED_SECONDS
 
     # --- misses -------------------------------------------------------------------------------
 

@@ -29,10 +29,10 @@ class Holder(Protocol):
 
 
 class Idle:
-    """The idle leases of one process on the files of one cache. Thread-safe. `crowded`: somebody waits for room."""
+    """The idle leases of one process on the files of one cache. Thread-safe. `unwelcome`: they are in the way."""
 
-    def __init__(self, crowded: Callable[[], bool]) -> None:
-        self._crowded = crowded
+    def __init__(self, unwelcome: Callable[[], bool]) -> None:
+        self._unwelcome = unwelcome
         self._turn = threading.Condition()
         self._holders: weakref.WeakSet[Holder] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
@@ -91,7 +91,7 @@ class Idle:
     def _watch(self) -> None:
         while self._is_needed():
             try:
-                if self._crowded():
+                if self._unwelcome():
                     self.give_way()
             except LakeError:  # an index that cannot be read: whoever uses it next says so
                 self.release()

@@ -129,6 +129,12 @@ class Index:
                 self._discard()
                 return self._open().execute(query, values).fetchall()
 
+    def look(self, query: str) -> list[Any] | None:
+        """The rows of one query; None where the directory was removed, which is not made again for this."""
+        with self._lock:
+            is_there = self._inode and self._inode == self._home.inode()
+            return self.read(query) if is_there else None
+
     def close(self) -> None:
         """Give the connection up; the next use opens another."""
         with self._lock:
