@@ -22,6 +22,7 @@ import zstandard
 import lake
 from benchmarks import data
 from benchmarks.report import (
+    PATIENCE,
     Bar,
     interleave,
     median_and_spread,
@@ -103,17 +104,21 @@ def decompressed(path: Path) -> int:
         return sum(map(len, iter(lambda: reader.read(1 << 20), b"")))
 
 
-def compare(theirs: Callable[[], int], ours: Callable[[], int], expected: int, rounds: int) -> Figures:
+def compare(
+    theirs: Callable[[], int], ours: Callable[[], int], expected: int, rounds: int, patience: float
+) -> Figures:
     """Seconds of both in turn, after a round that does not count; both must have read everything."""
     assert ours() == expected
     assert theirs() >= expected
-    taken = interleave({"theirs": lambda: seconds(theirs), "ours": lambda: seconds(ours)}, rounds)
+    taken = interleave(
+        {"theirs": lambda: seconds(theirs), "ours": lambda: seconds(ours)}, rounds, patience=patience
+    )
     return taken | {"bytes": expected}
 
 
 def run(quick: bool) -> Figures:
     """Measure. Quick: a tenth of the data, fewer rounds."""
-    scale, rounds = (10, 3) if quick else (1, 5)
+    scale, pace = (10, (3, 0.0)) if quick else (1, (5, PATIENCE))
     results: dict[str, Figures] = {}
     with workspace() as folder:
         members = images(scale)
@@ -125,14 +130,16 @@ def run(quick: bool) -> Figures:
                 lambda: shuffled(lambda i: theirs.read(names[i]), len(names)),
                 lambda: shuffled(ours.__getitem__, len(names)),
                 total,
-                rounds,
+                *pace,
             )
         for name, found in (("D1", members), ("D4", texts(scale))):
-            results.update(sequential(folder, name, found, rounds))
+            results.update(sequential(folder, name, found, pace))
     return {"versions": versions("zstandard"), "results": results}
 
 
-def sequential(folder: Path, name: str, members: Members, rounds: int) -> Iterator[tuple[str, Figures]]:
+def sequential(
+    folder: Path, name: str, members: Members, pace: tuple[int, float]
+) -> Iterator[tuple[str, Figures]]:
     """The members in order, out of each kind of tar.zst."""
     total = sum(len(content) for _, content in members)
     for kind, path in write_tars(folder, name, members).items():
@@ -140,7 +147,7 @@ def sequential(folder: Path, name: str, members: Members, rounds: int) -> Iterat
             yield (
                 f"tar.zst, {name}, {kind}, in order",
                 compare(
-                    lambda path=path: decompressed(path), lambda ours=ours: sum(map(len, ours)), total, rounds
+                    lambda path=path: decompressed(path), lambda ours=ours: sum(map(len, ours)), total, *pace
                 ),
             )
 

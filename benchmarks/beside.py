@@ -29,11 +29,10 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.bucket import Bucket, served
 from benchmarks.ingest import stored
-from benchmarks.report import Bar, interleave, median_and_spread, table, workspace
+from benchmarks.report import PATIENCE, Bar, interleave, median_and_spread, table, workspace
 
 SHARD = 8 * 2**20
 BATCH = 256
-PATIENCE = 1.0  # seconds that a contestant waits for a quiet moment
 STOP = 0.4  # of an epoch, where it is interrupted
 TITLES = {
     "lake": "lake",

@@ -30,6 +30,7 @@ import lake
 from benchmarks.bucket import BUCKET, Bucket, served
 from benchmarks.far import far
 from benchmarks.report import (
+    PATIENCE,
     Bar,
     interleave,
     median_and_spread,
@@ -196,7 +197,7 @@ def run(quick: bool) -> Figures:
         groups = epochs(places, folder) | first_batches(places) | columns(places)
         ways = {f"{group}: {name}": act for group, acts in groups.items() for name, act in acts.items()}
         interleave(ways, 1)  # a warm-up
-        taken = interleave(ways, rounds)
+        taken = interleave(ways, rounds, patience=0.0 if quick else PATIENCE)
         near = places.bucket.url
         share = _column(places, near, ["label"])[1] / _column(places, near, None)[1]
     network = {

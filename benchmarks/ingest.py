@@ -19,6 +19,7 @@ from benchmarks import peers
 from benchmarks.data import SETS
 from benchmarks.report import (
     CALM,
+    PATIENCE,
     Bar,
     calmest,
     canvas,
@@ -34,7 +35,6 @@ from benchmarks.report import (
 
 MIB = 2**20
 SHARD_MIB = 64
-PATIENCE = 1.0  # seconds that a contestant waits for a quiet moment
 EDIT_MIB = (8, 64)  # shards of what is committed again
 CONTESTANTS = ("lake", "arrow", "arrow_behind", "lance", "dload")
 TITLES = {

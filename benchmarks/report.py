@@ -25,6 +25,7 @@ QUICK = RESULTS / "quick"  # figures of --quick, which nobody keeps
 PLOTS = ROOT / "docs" / "benchmarks"
 
 CALM = 0.25  # processors that others may use
+PATIENCE = 1.0  # seconds that a contestant waits for a quiet moment, where it is measured in full
 
 T = TypeVar("T")
 
@@ -57,8 +58,12 @@ def cpu_seconds(action: Callable[[], object]) -> float:
     return time.process_time() - begin
 
 
-def interleave(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+def interleave(
+    contestants: Mapping[str, Callable[[], T]], rounds: int, *, patience: float = 0.0
+) -> dict[str, list[T]]:
     """What each contestant gave in each round. A round asks all of them in turn: A B C A B C.
+
+    `patience`: seconds that each waits at most for a quiet moment.
 
     >>> interleave({"a": lambda: 1, "b": lambda: 2}, 3)
     {'a': [1, 1, 1], 'b': [2, 2, 2]}
@@ -66,6 +71,7 @@ def interleave(contestants: Mapping[str, Callable[[], T]], rounds: int) -> dict[
     taken: dict[str, list[T]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, act in contestants.items():
+            settle(patience)
             taken[name].append(act())
     return taken
 

@@ -9,7 +9,8 @@ contestant in a process of its own that stays open, so that checking bytes for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ import pyarrow as pa
 
 from benchmarks import peers
 from benchmarks.data import SETS
+from benchmarks.peers import pace
 from benchmarks.report import (
+    PATIENCE,
     Bar,
     calmest,
     interleave,
@@ -26,12 +29,15 @@ from benchmarks.report import (
     plus_minus,
     ratio,
     reaches,
+    seconds,
     table,
     workspace,
 )
+from lake.samples.source import Samples
+from lake.samples.values import samples as samples_of
+from lake.samples.values import values
 
 SHARD = 8 * 2**20
-PATIENCE = 1.0  # seconds that a contestant waits for a quiet moment
 TITLES = {"lake": "lake", "dload": "dload", "litdata": "LitData", "datasets": "HF datasets"}
 WAYS = {"samples": ("D1", "image"), "shuffled samples": ("D1", "image"), "map and batch": ("D4", "text")}
 
@@ -40,14 +46,15 @@ Figures = dict[str, Any]
 
 def run(quick: bool) -> Figures:
     """Measure. Quick: a twentieth of the rows, three rounds."""
-    return measure(WAYS, 20 if quick else 1, 3 if quick else 5)
+    return measure(WAYS, 20 if quick else 1, 3 if quick else 5, profiled=True)
 
 
-def measure(ways: dict[str, tuple[str, str]], scale: int, rounds: int) -> Figures:
+def measure(ways: dict[str, tuple[str, str]], scale: int, rounds: int, *, profiled: bool = False) -> Figures:
     """Each way by every peer that is here and can; of up to twice as many rounds those that were calm."""
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     found: dict[str, Any] = {}
+    spent: dict[str, Any] = {}
     with workspace() as folder:
         for way, (data, column) in ways.items():
             source = folder / f"{data}.arrows"
@@ -61,7 +68,39 @@ def measure(ways: dict[str, tuple[str, str]], scale: int, rounds: int) -> Figure
             finally:
                 for peer in running.values():
                     peer.close()
-    return {"versions": versions, "missing": missing, "ways": found}
+            if profiled:
+                spent[way] = layers(way, folder / data / "lake")
+    return {"versions": versions, "missing": missing, "ways": found, "profile": spent}
+
+
+def layers(way: str, home: Path) -> dict[str, float]:
+    """Microseconds a sample of what lake does, one step more in each epoch: the difference is the step's."""
+    local = pace.Lake(home, SHARD)
+    pipeline = local.pipeline(shuffled=way == "shuffled samples")
+    node = pipeline.node
+    assert isinstance(node, Samples)
+    epochs: dict[str, Callable[[], object]] = {
+        "find rows": partial(_made, node, 0),
+        "make values": partial(_made, node, 1),
+        "make samples": partial(_made, node, 2),
+        "hand out": lambda: deque(pipeline, maxlen=0),
+    }
+    if way == "map and batch":
+        epochs["call, batch"] = lambda: deque(local.mapped(pace.measured, 64), maxlen=0)
+    interleave({name: partial(seconds, epoch) for name, epoch in epochs.items()}, 1)  # a warm-up
+    taken = interleave({name: partial(seconds, epoch) for name, epoch in epochs.items()}, 5)
+    ends = [median_and_spread(each)[0] / len(pipeline) * 1e6 for each in taken.values()]
+    return {name: end - start for name, start, end in zip(epochs, [0.0, *ends], ends, strict=False)}
+
+
+def _made(node: Samples, depth: int) -> None:
+    """An epoch's rows: found, made values (1), and those made samples (2), as the pipeline does."""
+    for batch in node.scan(0).loose():
+        columns = [(batch.array(number), field) for number, field in enumerate(batch.schema)]
+        for start in range(0, batch.rows if depth else 0, node.part):
+            made = [values(array[start : start + node.part], field) for array, field in columns]
+            if depth > 1:
+                samples_of(made.pop(), node.fields, made)
 
 
 def stored(source: Path, data: str, column: str, scale: int) -> None:
@@ -169,7 +208,24 @@ def page(figures: Figures) -> str:
         header = [way, "thousand samples/s", "CPU s / M samples", "others", "lake is so many times as fast"]
         texts.append(table(header, rows))
     texts += [f"{who}: {why}" for who, why in figures["missing"].items()]
+    if figures["profile"]:
+        texts.append(_where(figures["profile"]))
     return "\n\n".join(texts)
+
+
+def _where(profile: dict[str, dict[str, float]]) -> str:
+    names = list(dict.fromkeys(name for of in profile.values() for name in of))
+    rows = [
+        [way, *(f"{of[name]:.2f}" if name in of else "–" for name in names), f"{sum(of.values()):.2f}"]
+        for way, of in profile.items()
+    ]
+    text = (
+        "### Where a sample's time goes\n\n"
+        "Microseconds a sample, in one process that does nothing else. To make the value of an image is to copy its\n"
+        "7 kB from the page cache, at the pace of the memory; a shuffle finds rows in many small pieces, of some 50\n"
+        "samples each with shards of 8 MiB."
+    )
+    return text + "\n\n" + table(["us a sample", *names, "all"], rows)
 
 
 def draw(figures: Figures, *, quick: bool) -> Path | None:

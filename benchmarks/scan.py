@@ -15,11 +15,15 @@ the lake's folder, where every epoch decodes them.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +32,16 @@ import torch
 import lake
 from benchmarks.data import SETS
 from benchmarks.report import (
+    PATIENCE,
     Bar,
+    busy_seconds,
+    calmest,
     interleave,
     median_and_spread,
     plus_minus,
     ratio,
     reaches,
+    seconds,
     table,
     versions,
     workspace,
@@ -41,9 +49,18 @@ from benchmarks.report import (
 from lake.dataset import Dataset
 from lake.format.names import part_key
 from lake.repo import Lake
+from lake.scan import gather
+from lake.scan.load import Loader
 from lake.stores import LocalStore
+from lake.torch.tensors import Tensors
 
 BATCH = 1024
+STEPS: dict[str, tuple[Any, str]] = {  # what an epoch is made of, as it is called
+    "find rows, lay them out": (Loader, "__call__"),
+    "copy": (gather, "gather"),
+    "make tensors": (Tensors, "__call__"),
+}
+REST = "plan, hand out"
 COLUMNS = {"D1": [], "D2": ["tokens"], "D3": ["x", "label"]}  # none: the binary column, as record batches
 BARS = {  # by words of the way's name, the first that fits
     "binary": (5, 0.9),
@@ -221,29 +238,75 @@ def binary_ways(ds: Dataset, folder: Path) -> dict[str, dict[str, Way]]:
     }
 
 
-def measure(groups: dict[str, dict[str, Way]], rows: dict[str, int], rounds: int) -> dict[str, Any]:
-    """Rows per second, processor time and the ratio to the first way of each group; all ways in turn."""
+def measure(
+    groups: dict[str, dict[str, Way]], rows: dict[str, int], rounds: int, patience: float
+) -> dict[str, Any]:
+    """Rows per second, processor time and the ratio to the first way of each group; all ways in turn.
+
+    With patience twice as many rounds, of which those count in which others took the least from a group.
+    """
     ways = {f"{group}: {name}": way for group, ways in groups.items() for name, way in ways.items()}
     interleave(ways, 1)  # a warm-up
-    spent = interleave({name: lambda way=way: _spent(way) for name, way in ways.items()}, rounds)
+    spent = interleave(
+        {name: partial(_spent, way) for name, way in ways.items()},
+        2 * rounds if patience else rounds,
+        patience=patience,
+    )
     figures: dict[str, Any] = {}
     for group, named in groups.items():
-        reference = [wall for wall, _ in spent[f"{group}: {next(iter(named))}"]]
+        calm = calmest({name: spent[f"{group}: {name}"] for name in named}, rounds)
+        wall = {name: [of["seconds"] for of in each] for name, each in calm.items()}
+        reference = wall[next(iter(named))]
         for name in named:
-            wall, cpu = zip(*spent[f"{group}: {name}"], strict=True)
             figures[f"{group}: {name}"] = {
-                "rows_per_second": rows[group] / median_and_spread(wall)[0],
-                "cpu_seconds_per_million_rows": median_and_spread(cpu)[0] / rows[group] * 1e6,
-                "ratio": ratio(reference, wall),
+                "rows_per_second": rows[group] / median_and_spread(wall[name])[0],
+                "cpu_seconds_per_million_rows": median_and_spread([of["cpu"] for of in calm[name]])[0]
+                / rows[group]
+                * 1e6,
+                "others": max(of["others"] for of in calm[name]),
+                "ratio": ratio(reference, wall[name]),
             }
     return figures
 
 
-def _spent(way: Way) -> tuple[float, float]:
-    """Seconds by the clock and of the processor."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def _spent(way: Way) -> dict[str, float]:
+    """Seconds by the clock and of the processor, and the processors that others had meanwhile."""
+    busy, wall, cpu = busy_seconds(), time.perf_counter(), time.process_time()
     way()
-    return time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu, busy = time.perf_counter() - wall, time.process_time() - cpu, busy_seconds() - busy
+    return {"seconds": wall, "cpu": cpu, "others": max(0.0, busy - cpu) / wall}
+
+
+def steps(way: Way, rows: int) -> dict[str, float]:
+    """Microseconds a row of each step of an epoch, which this thread carries out alone."""
+    spent = dict.fromkeys(STEPS, 0.0)
+
+    def timed(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*args: Any, **more: Any) -> Any:
+            begin = time.perf_counter()
+            found = call(*args, **more)
+            spent[step] += time.perf_counter() - begin
+            return found
+
+        return made
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(sys.modules["lake.scan.scan"], "helpers", return_value=0))
+        for step, (owner, name) in STEPS.items():
+            stack.enter_context(mock.patch.object(owner, name, timed(step, getattr(owner, name))))
+        whole = seconds(way)
+    spent[REST] = whole - sum(spent.values())
+    return {step: each / rows * 1e6 for step, each in spent.items()}
+
+
+def _profiled(groups: dict[str, dict[str, Way]], rows: dict[str, int]) -> dict[str, dict[str, float]]:
+    """The steps of each group's scan: the median of three epochs."""
+    found = {}
+    for group, named in groups.items():
+        [way] = [way for name, way in named.items() if "scan(" in name]
+        three = [steps(way, rows[group]) for _ in range(3)]
+        found[group] = {step: median_and_spread([of[step] for of in three])[0] for step in three[0]}
+    return found
 
 
 def run(quick: bool, shard: str = "8MiB") -> Figures:
@@ -265,8 +328,14 @@ def run(quick: bool, shard: str = "8MiB") -> Figures:
                 )
             groups |= ways
             rows |= dict.fromkeys(ways, len(ds))
-        measured = measure(groups, rows, 3 if quick else 5)
-    return {"versions": versions("numpy", "pyarrow", "torch"), "shard": shard, "ways": measured}
+        measured = measure(groups, rows, *((3, 0.0) if quick else (5, PATIENCE)))
+        profile = _profiled(groups, rows)
+    return {
+        "versions": versions("numpy", "pyarrow", "torch"),
+        "shard": shard,
+        "ways": measured,
+        "profile": profile,
+    }
 
 
 def bars(figures: Figures) -> list[Bar]:
@@ -286,12 +355,26 @@ def page(figures: Figures) -> str:
             name,
             f"{of['rows_per_second'] / 1e6:.3f} M",
             f"{of['cpu_seconds_per_million_rows']:.2f}",
+            f"{of['others']:.1f}",
             plus_minus(of["ratio"]),
         ]
         for name, of in figures["ways"].items()
     ]
-    header = ["", "rows/s", "CPU s / M rows", "of the reference"]
-    return f"Shards of {figures['shard']}.\n\n{table(header, rows)}"
+    header = ["", "rows/s", "CPU s / M rows", "others", "of the reference"]
+    texts = [f"Shards of {figures['shard']}.", table(header, rows), _where(figures["profile"])]
+    return "\n\n".join(texts)
+
+
+def _where(profile: dict[str, dict[str, float]]) -> str:
+    names = list(next(iter(profile.values())))
+    rows = [[group, *(f"{of[name]:.2f}" for name in names)] for group, of in profile.items()]
+    text = (
+        "### Where a scan's time goes\n\n"
+        "Microseconds a row, of an epoch that one thread carries out alone: above, another one helps. Laying out is\n"
+        "finding the wanted rows in mapped files (in those that are compressed, decoding them); what is copied once\n"
+        "is what the reference copies, too."
+    )
+    return text + "\n\n" + table(["us a row", *names], rows)
 
 
 def draw(figures: Figures, *, quick: bool) -> Path | None:

@@ -21,7 +21,18 @@ import pyarrow as pa
 
 import lake
 from benchmarks import data
-from benchmarks.report import Bar, interleave, plus_minus, ratio, reaches, seconds, table, versions, workspace
+from benchmarks.report import (
+    PATIENCE,
+    Bar,
+    interleave,
+    plus_minus,
+    ratio,
+    reaches,
+    seconds,
+    table,
+    versions,
+    workspace,
+)
 
 Figures = dict[str, Any]
 
@@ -55,7 +66,7 @@ def run(quick: bool) -> Figures:
     times, rounds = (10, 3) if quick else (100, 9)
     with workspace() as folder:
         make(folder, times)
-        return measure(folder, rounds)
+        return measure(folder, rounds, patience=0.0 if quick else PATIENCE)
 
 
 def make(folder: Path, times: int) -> None:
@@ -68,7 +79,7 @@ def make(folder: Path, times: int) -> None:
     lk.dataset("flights").export(folder / "flights.parquet")
 
 
-def measure(folder: Path, rounds: int) -> Figures:
+def measure(folder: Path, rounds: int, *, patience: float = 0.0) -> Figures:
     """The figures of what `make` made."""
     lk, parquet = lake.open(folder / "lake", progress=False), folder / "flights.parquet"
     document = lk.dataset("flights").snapshot.document
@@ -87,7 +98,7 @@ def measure(folder: Path, rounds: int) -> Figures:
             "DuckDB, Parquet": partial(seconds, partial(_asked, connection, theirs)),
             "lake, first": partial(_first, folder / "lake", ours),
         }
-        taken[name] = interleave(asking, rounds)
+        taken[name] = interleave(asking, rounds, patience=patience)
     return {
         "versions": versions("duckdb", "pyarrow", "numpy"),
         "rows": document.rows,

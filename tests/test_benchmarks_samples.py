@@ -32,7 +32,7 @@ def test_bars_are_of_the_best_peer_and_say_when_they_cannot_tell() -> None:
 
     way = {"lake": of(9e5, 1.0), "litdata": of(3e5, 3.0), "datasets": of(2e5, 4.5, 2.0)}
     ways = {"samples": way, "shuffled samples": way | {"dload": of(4e5, 2.25)}, "map and batch": way}
-    figures = {"versions": {}, "missing": {"dload": "no interpreter"}, "ways": ways}
+    figures = {"versions": {}, "missing": {"dload": "no interpreter"}, "ways": ways, "profile": {}}
     bars = samples.bars(figures)
 
     assert [(bar.number, bar.reached) for bar in bars] == [(6, True), (6, False), (6, True)]

@@ -45,9 +45,13 @@ class Pipelines:
         samples = self._dataset.samples()
         return samples if fn is None else samples.map(lambda sample: fn((sample[0], sample[1]["value"])))
 
-    def samples(self, shuffled: bool) -> Iterator[Any]:
+    def pipeline(self, *, shuffled: bool) -> Any:
+        """The samples as a pipeline."""
         pipeline = self._pipeline()
-        return iter(pipeline.shuffle(seed=0) if shuffled else pipeline)
+        return pipeline.shuffle(seed=0) if shuffled else pipeline
+
+    def samples(self, shuffled: bool) -> Iterator[Any]:
+        return iter(self.pipeline(shuffled=shuffled))
 
     def mapped(self, fn: Callable[[Any], Any], size: int) -> Iterator[Any]:
         return iter(self._pipeline(fn).batch(size))
