@@ -27,6 +27,8 @@ _PART = "parts.list.element."
 _PLANNING = ["rows", "raw_bytes", *(_PART + name for name in ("digest", "bytes", "raw_bytes", "fields"))]
 _GROUPS_KEPT = 32  # row groups of segments that are kept decoded, a megabyte or two each
 _STATS_KEPT = 2  # columns: queries come back to the same
+_RUN = 8  # neighbouring shards that are read together, which costs little more than one
+_RUNS_KEPT = 64
 
 
 class _Planning(NamedTuple):
@@ -61,6 +63,7 @@ class Manifest:
         self.fields: list[tuple[str, ...]] = []  # of each group of columns that shares parts
         self._ends = lru_cache(maxsize=None)(lambda segment: group_ends(self._data[segment]))
         self._group = lru_cache(maxsize=_GROUPS_KEPT)(self._read_group)
+        self._run = lru_cache(maxsize=_RUNS_KEPT)(self._read_run)
         self._known_stats = lru_cache(maxsize=_STATS_KEPT)(self._read_stats)
         self._per = self._load()
         self.rows, self.raw_bytes = self._per.rows, self._per.raw_bytes
@@ -93,7 +96,8 @@ class Manifest:
         ends = self._ends(segment)
         group = int(np.searchsorted(ends, place, "right"))
         first = int(ends[group - 1]) if group else 0
-        return self._checked(next(shards_of(self._group(segment, group).slice(place - first, 1))))
+        run, number = divmod(place - first, _RUN)
+        return self._run(segment, group, run)[number]
 
     def shards(self, start: int = 0, stop: int | None = None) -> Iterator[Shard]:
         """The shards from `start` to `stop`, in order; one row group of a segment in memory."""
@@ -237,6 +241,11 @@ class Manifest:
 
     def _read_group(self, segment: int, group: int) -> pa.Table:
         return decode_segment(self._data[segment], self.refs[segment], self.schema, row_groups=[group])
+
+    def _read_run(self, segment: int, group: int, run: int) -> list[Shard]:
+        return [
+            self._checked(shard) for shard in shards_of(self._group(segment, group).slice(run * _RUN, _RUN))
+        ]
 
     def _checked(self, shard: Shard) -> Shard:
         if self.target is not None:
