@@ -4,7 +4,8 @@ A ring of bytes: a member is written behind the one before, over the oldest; a t
 last written. One budget holds for all the processes together, and what one of them read the others find, also
 the next epoch's. The memory has no name, so nothing is left of it when the last process ends. Writers take a lock
 that the kernel keeps: one that is killed loses it, and at most the bytes it was writing. Readers take none: they
-copy, and look afterwards whether what they copied was still whole.
+copy, and look afterwards whether what they copied was still whole. So a number that they look at must never be
+half written: it is an item of a view, which is written in one piece (`struct` zeroes the bytes first).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import mmap
 import multiprocessing.context
 import os
-import struct
 import tempfile
 import weakref
 from dataclasses import dataclass
@@ -25,11 +25,13 @@ try:
 except ImportError:  # Windows: the ring is not shared there
     fcntl = None  # type: ignore[assignment]
 
-_HEAD = struct.Struct("<2q")  # bytes ever written, processes ever seen
-_COUNT = struct.Struct("<2q")  # hits and misses of a process
+_WRITTEN, _SEEN = range(2)  # numbers at the start: bytes ever written, processes ever seen
+_COUNTS = 2  # where the hits and misses of each process follow
 _SLOTS = 64  # of counts; a later process goes on with the counts of an earlier one
-_PLACE = struct.Struct("<q")  # of a member: 1 + bytes written before it; 0: never written
-_PLACES = _HEAD.size + _SLOTS * _COUNT.size
+_PLACES = (
+    _COUNTS + 2 * _SLOTS
+)  # where it follows of each member: 1 + bytes written before it; 0: never written
+_NUMBER = 8  # bytes of a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,11 @@ class Ring:
 
     def _prepare(self, budget: int, sizes: Any, fd: int | None) -> None:
         self._budget, self._sizes = budget, sizes
-        self._data = _PLACES + _PLACE.size * len(sizes)
+        self._data = _NUMBER * (_PLACES + len(sizes))
         self._fd = _memory(self._data + budget) if fd is None else fd
         self._close = weakref.finalize(self, os.close, self._fd)
         self._map = mmap.mmap(self._fd, self._data + budget)
+        self._numbers = memoryview(self._map)[: self._data].cast("q")
         self._lock, self._fence = Lock(), Lock()
         self._slot, self._pid = 0, 0
 
@@ -66,18 +69,17 @@ class Ring:
         """A member's bytes, if they have not been written over."""
         if self._pid != os.getpid():
             self._enter()
-        place = _PLACE.unpack_from(self._map, _PLACES + _PLACE.size * number)[0] - 1
+        place = self._numbers[_PLACES + number] - 1
         data = None
         if place >= 0:
             at = self._data + place % self._budget
             data = self._map[at : at + self._sizes[number]]
             with self._fence:  # copied before we look whether a writer has begun to write over it
-                written = _HEAD.unpack_from(self._map)[0]
+                written = self._numbers[_WRITTEN]
             if written - place > self._budget:
                 data = None
         with self._lock:
-            hits, misses = _COUNT.unpack_from(self._map, self._slot)
-            _COUNT.pack_into(self._map, self._slot, hits + (data is not None), misses + (data is None))
+            self._numbers[self._slot + (data is None)] += 1
         return data
 
     def put(self, number: int, data: bytes) -> None:
@@ -88,14 +90,14 @@ class Ring:
             if fcntl is not None:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
             try:
-                written, seen = _HEAD.unpack_from(self._map)
+                written = self._numbers[_WRITTEN]
                 at = written % self._budget
                 if at + len(data) > self._budget:  # in one piece: the rest of this round stays empty
                     written, at = written + self._budget - at, 0
-                _HEAD.pack_into(self._map, 0, written + len(data), seen)
+                self._numbers[_WRITTEN] = written + len(data)
                 with self._fence:  # all see that the old bytes are void before they change
                     self._map[self._data + at : self._data + at + len(data)] = data
-                _PLACE.pack_into(self._map, _PLACES + _PLACE.size * number, written + 1)
+                self._numbers[_PLACES + number] = written + 1
             finally:
                 if fcntl is not None:
                     fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
@@ -103,19 +105,19 @@ class Ring:
     @property
     def counters(self) -> Counters:
         """Hits and misses so far."""
-        counts = [_COUNT.unpack_from(self._map, _HEAD.size + i * _COUNT.size) for i in range(_SLOTS)]
-        return Counters(sum(hits for hits, _ in counts), sum(misses for _, misses in counts))
+        counts = self._numbers[_COUNTS:_PLACES].tolist()
+        return Counters(sum(counts[::2]), sum(counts[1::2]))
 
     def _enter(self) -> None:
         """Find this process a place to count."""
         with self._lock:
             if fcntl is not None:
                 fcntl.lockf(self._fd, fcntl.LOCK_EX, 1)
-            written, seen = _HEAD.unpack_from(self._map)
-            _HEAD.pack_into(self._map, 0, written, seen + 1)
+            seen = self._numbers[_SEEN]
+            self._numbers[_SEEN] = seen + 1
             if fcntl is not None:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN, 1)
-            self._slot = _HEAD.size + seen % _SLOTS * _COUNT.size
+            self._slot = _COUNTS + 2 * (seen % _SLOTS)
             self._pid = os.getpid()
 
 

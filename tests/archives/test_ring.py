@@ -8,6 +8,7 @@ import os
 import signal
 from array import array
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,3 +79,27 @@ def test_a_killed_process_blocks_nobody():
 
     ring.put(3, content(3))
     assert ring.get(3) == content(3)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_processes_that_write_over_each_other_never_read_what_is_not_whole():
+    """Four of them, on members of five times the budget."""
+    sizes = np.random.default_rng(0).integers(1, 60_000, 400)
+    members = [(number % 251).to_bytes(1, "little") * size for number, size in enumerate(sizes.tolist())]
+    ring = Ring(int(sizes.sum()) // 5, array("q", sizes))
+
+    def work(seed: int) -> None:
+        for number in np.random.default_rng(seed).integers(0, len(members), 20_000).tolist():
+            data = ring.get(number)
+            if data is None:
+                ring.put(number, members[number])
+            elif data != members[number]:
+                os._exit(1)
+
+    processes = [multiprocessing.get_context("fork").Process(target=work, args=(seed,)) for seed in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert ring.counters.hits > 0
