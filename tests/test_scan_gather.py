@@ -9,9 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.parts import Chunk, Views, array_of
+from lake.parts import Chunk, Pool, Views, array_of
 from lake.scan.gather import WIDE, gather, loaded
-from lake.scan.pool import Pool
 
 KINDS: Final = ("long", "any", "text", "narrow", "wide", "gaps", "bits")
 

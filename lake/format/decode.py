@@ -11,7 +11,7 @@ change of schema. Each message holds a digest of its file's schema, so `needs_he
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -23,6 +23,7 @@ from lake.errors import FormatError, IntegrityError
 from lake.format import arrays, ipc
 from lake.format.casts import cast
 from lake.format.content import column_check
+from lake.format.frames import Frame, frame_of, inflate
 from lake.format.values import Part
 
 MAGIC = b"ARROW1\0\0"
@@ -187,6 +188,32 @@ class OpenPart:
         for reading in readings:
             reading.verify(found[reading.index], columns, first_read=True)
         return [_conformed(batch, columns, self.stored) for batch in found]
+
+    def frames(self, column: str, width: int) -> list[Frame] | None:
+        """Where the values of a column, of `width` bytes each, lie in each batch; None if not all in a frame."""
+        _check_held(self.part, [column])
+        number, frames = self._layout.index[column], list[Frame]()
+        if (
+            self.part.codec == "none"
+            or self._layout.schema.field(number).type != self.stored.field(column).type
+        ):
+            return None
+        octets = np.frombuffer(self.data, np.uint8)
+        for index, extent in enumerate(self.part.batches):
+            message = octets[extent.offset : extent.offset + extent.meta_length].tobytes()
+            reading = _Reading(self.part, index).begin(message, self.stored, self._layout)
+            found = reading.frame(number, octets, width)
+            if found is None:
+                return None
+            frames.append(found)
+        return frames
+
+    def inflate(self, frames: Sequence[Frame], take: Callable[[int], np.ndarray]) -> list[np.ndarray]:
+        """The values in each of these frames, in memory that `take` gives. They are not verified."""
+        try:
+            return inflate(np.frombuffer(self.data, np.uint8), frames, take)
+        except ValueError as error:
+            raise IntegrityError(f"part {self.part.digest[:12]}: {error}", digest=self.part.digest) from error
 
     @property
     def consecutive(self) -> bool:
@@ -370,6 +397,15 @@ class _Reading:
 
     def _buffers(self, column: int) -> np.ndarray:
         return self.parsed.buffers[self.layout.buffers[column] : self.layout.buffers[column + 1]]
+
+    def frame(self, column: int, data: np.ndarray, width: int) -> Frame | None:
+        """Where in the file the column's values lie, of so many bytes each; None if not in a frame, or not all."""
+        layout = self.layout
+        if self.parsed.nodes[layout.nodes[column] : layout.nodes[column + 1], 1].any():  # nulls
+            return None
+        start, length = self._buffers(column)[-1].tolist()
+        start += self.extent.offset + self.extent.meta_length
+        return frame_of(data, start, length, self.extent.rows * width)
 
     def _indices(self, columns: Sequence[str]) -> list[int]:
         return sorted(self.layout.index[name] for name in columns)

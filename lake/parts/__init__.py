@@ -3,6 +3,7 @@
 from lake.parts.access import OPEN_PARTS, Access
 from lake.parts.chunk import Chunk, Raw, array_of, raw_of, width
 from lake.parts.meter import Meter
+from lake.parts.pool import Pool
 from lake.parts.reader import PartReader
 from lake.parts.views import Views, is_wide
 
@@ -12,6 +13,7 @@ __all__ = [
     "Chunk",
     "Meter",
     "PartReader",
+    "Pool",
     "Raw",
     "Views",
     "array_of",

@@ -20,6 +20,7 @@ from lake import _os
 from lake.cache import DOWNLOADS, Cache, Lease, Pieces
 from lake.errors import BudgetError, IntegrityError
 from lake.format import names, part
+from lake.format.frames import Frame
 from lake.format.values import Part
 from lake.parts.copies import Copies
 from lake.parts.flight import Flight, Pace
@@ -33,6 +34,7 @@ REQUEST: Final = 2**20  # bytes that a request is worth
 FETCHES: Final = 3  # of bytes that turn out not to be what they should be
 
 OPEN_PARTS: Final = 256  # of a folder that are kept mapped
+_FRAMED: Final = 4096  # columns of parts of which it is remembered where their values lie
 IDLE_PARTS: Final = min(256, _os.open_files() // 4)  # of a bucket that stay open: each takes a descriptor
 
 
@@ -53,6 +55,7 @@ class Access:
         self._pace = Pace()
         self._doubted: set[str] = set()
         self._seen: dict[str, int] = {}  # bits of the columns of batches that were verified, by part
+        self._frames: OrderedDict[tuple[str, str], list[Frame] | None] = OrderedDict()  # by part and column
         self._lock = threading.RLock()
 
     # --- reading ------------------------------------------------------------------------------
@@ -107,6 +110,26 @@ class Access:
         for index in unseen:
             self._see(opened.part, index, columns)
         return found
+
+    def frames(self, opened: Opened, indices: Sequence[int], column: str, width: int) -> list[Frame] | None:
+        """Where the values of these record batches lie, of `width` bytes each, to be inflated from an open part.
+
+        None where Arrow has to decode them: they are not all in frames, or not verified yet.
+        """
+        one = opened.part
+        if not all(self._has_seen(one, index, [column]) for index in indices):
+            return None
+        key = one.digest, column
+        with self._lock:
+            known = key in self._frames
+            found = self._frames.get(key)
+        if not known:
+            found = opened.frames(column, width)
+            with self._lock:
+                self._frames[key] = found
+                while len(self._frames) > _FRAMED:
+                    self._frames.popitem(last=False)
+        return None if found is None else [found[index] for index in indices]
 
     # --- having parts open --------------------------------------------------------------------
 

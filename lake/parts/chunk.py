@@ -42,6 +42,16 @@ class Chunk:
         self.fixed = None if self._raw is None else int(self._raw.shape[1])
         self.dictionary = array.dictionary if pa.types.is_dictionary(array.type) else None
 
+    @classmethod
+    def of_raw(cls, raw: Raw, type_: pa.DataType) -> Chunk:
+        """The values with these bytes, of a type that is no dictionary."""
+        chunk = object.__new__(cls)
+        chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = type_, len(raw), int(raw.shape[1]), None
+        chunk.mapped = False
+        chunk._array, chunk._raw, chunk._picked = None, raw, None
+        chunk._buffer, chunk._address = None, None
+        return chunk
+
     @property
     def raw(self) -> Raw | None:
         """The values' bytes, [rows, fixed]."""

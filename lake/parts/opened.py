@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from lake.cache import Lease, Sink
 from lake.format import part
+from lake.format.frames import Frame, Octets
 from lake.format.values import Part
 from lake.parts.chunk import Chunk
 
@@ -68,6 +69,16 @@ class Opened:
     def batches(self, columns: Sequence[str], unseen: Sequence[int]) -> list[pa.RecordBatch]:
         """Columns of all record batches, as stored, decoded in one go; `unseen` ones are verified."""
         found: list[pa.RecordBatch] = self._source.batches(columns, unseen)
+        return found
+
+    def frames(self, column: str, width: int) -> list[Frame] | None:
+        """Where the values of a column, of `width` bytes each, lie in a part as stored; None if not in frames."""
+        found: list[Frame] | None = self._source.frames(column, width)
+        return found
+
+    def inflate(self, frames: Sequence[Frame], take: Callable[[int], Octets]) -> list[Octets]:
+        """The values in each of these frames, in memory that `take` gives."""
+        found: list[Octets] = self._source.inflate(frames, take)
         return found
 
 

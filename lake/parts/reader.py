@@ -18,10 +18,11 @@ from lake.errors import IntegrityError
 from lake.format import schema, vocab
 from lake.format.values import Part, Shard, VersionDocument
 from lake.parts.access import Access
-from lake.parts.chunk import Chunk
+from lake.parts.chunk import Chunk, width
 from lake.parts.kept import Kept
 from lake.parts.meter import Meter
 from lake.parts.opened import Opened
+from lake.parts.pool import Pool
 from lake.refs import Refs
 
 _KEPT: Final = 128 * 2**20  # bytes of columns kept decoded, of record batches that were wanted in part
@@ -62,24 +63,25 @@ class PartReader:
         meter: Meter | None = None,
         *,
         own: bool = False,
+        pool: Pool | None = None,
     ) -> list[list[Chunk]]:
         """For each column its values in the rows wanted: ascending numbers, which are copied, or runs.
 
         In the schema's form: dictionaries as codes, null where no part holds the column. `own`: nothing refers to
-        a file, not even while the next part is waited for.
+        a file, not even while the next part is waited for. `pool`: where memory comes from.
 
         Raises:
             IntegrityError: stored bytes differ from their digests.
         """
-        meter = meter or Meter()
+        meter, pool = meter or Meter(), pool or Pool()
         found: dict[str, list[Chunk]] = {}
         for one in shard.parts:
             held = one.held(columns)
             if held:
                 if isinstance(wanted, np.ndarray):
-                    read = self._rows(one, held, wanted, meter)
+                    read = self._rows(one, held, wanted, meter, pool)
                 else:
-                    read = self._runs(one, held, wanted, meter)
+                    read = self._runs(one, held, wanted, meter, pool)
                 found.update(zip(held, _owned(read) if own else read, strict=True))
         if len(found) < len(columns):
             count = len(wanted) if isinstance(wanted, np.ndarray) else sum(b - a for a, b in wanted)
@@ -93,6 +95,7 @@ class PartReader:
         batches: Ints,
         size: int,
         meter: Meter,
+        pool: Pool,
         *,
         own: bool = False,
     ) -> list[list[Chunk]]:
@@ -104,15 +107,16 @@ class PartReader:
             if not held:
                 continue
             if one.batches[0].rows == size:
-                read = self.chunks(one, numbers, held, meter)
+                read = self.chunks(one, numbers, held, meter, pool)
             elif len(one.batches) == 1:
                 edges = [(number * size, min(number * size + size, shard.rows)) for number in numbers]
                 read = [
-                    [chunk.slice(*edge) for edge in edges] for [chunk] in self.chunks(one, [0], held, meter)
+                    [chunk.slice(*edge) for edge in edges]
+                    for [chunk] in self.chunks(one, [0], held, meter, pool)
                 ]
             else:
                 runs = [(number * size, min(number * size + size, shard.rows)) for number in numbers]
-                read = self._runs(one, held, runs, meter)
+                read = self._runs(one, held, runs, meter, pool)
             found.update(zip(held, _owned(read) if own else read, strict=True))
         if len(found) < len(columns):
             count = sum(min(size, shard.rows - number * size) for number in numbers)
@@ -167,7 +171,7 @@ class PartReader:
 
     def _all(self, one: Part, columns: Sequence[str], meter: Meter) -> dict[str, pa.ChunkedArray]:
         """Columns of a whole part; those that had to be decoded in one piece each, which is kept."""
-        read, mapped = self._chunks(one, range(len(one.batches)), columns, meter)
+        read, mapped = self._chunks(one, range(len(one.batches)), columns, meter, Pool())
         found = {}
         for name, chunks in zip(columns, read, strict=True):
             arrays = [chunk.array for chunk in chunks]
@@ -178,7 +182,14 @@ class PartReader:
         return found
 
     def chunks(
-        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter, *, partly: bool = False
+        self,
+        one: Part,
+        indices: Sequence[int],
+        columns: Sequence[str],
+        meter: Meter,
+        pool: Pool,
+        *,
+        partly: bool = False,
     ) -> list[list[Chunk]]:
         """For each column its chunks in these record batches of a part.
 
@@ -187,11 +198,11 @@ class PartReader:
         """
         opened = self.access.opened(one)
         if not (partly or len(one.batches) == 1) or (opened is not None and opened.mapped):
-            return self._chunks(one, indices, columns, meter)[0]
+            return self._chunks(one, indices, columns, meter, pool)[0]
         known = [[self._kept.get((one.digest, index, name)) for index in indices] for name in columns]
         if all(chunk is not None for chunks in known for chunk in chunks):
             return known  # type: ignore[return-value]
-        found, mapped = self._chunks(one, indices, columns, meter)
+        found, mapped = self._chunks(one, indices, columns, meter, pool)
         if not mapped:
             for name, chunks in zip(columns, found, strict=True):
                 for index, chunk in zip(indices, chunks, strict=True):
@@ -203,14 +214,14 @@ class PartReader:
         self.access.keep(one, meter)
 
     def _chunks(
-        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter
+        self, one: Part, indices: Sequence[int], columns: Sequence[str], meter: Meter, pool: Pool
     ) -> tuple[list[list[Chunk]], bool]:
         """The chunks, and whether they refer to a mapped file: then keeping them keeps that, and saves nothing."""
         while True:
             try:
                 found = self.access.read(one, indices, columns, meter)
                 if isinstance(found, Opened):
-                    return self._from_open(found, indices, columns, meter), found.mapped
+                    return self._from_open(found, indices, columns, meter, pool), found.mapped
                 return [
                     [self._finished(batch.column(name), name) for batch in found] for name in columns
                 ], False
@@ -219,7 +230,7 @@ class PartReader:
                     raise
 
     def _from_open(
-        self, opened: Opened, indices: Sequence[int], columns: Sequence[str], meter: Meter
+        self, opened: Opened, indices: Sequence[int], columns: Sequence[str], meter: Meter, pool: Pool
     ) -> list[list[Chunk]]:
         found = [[opened.chunks[name][index] for index in indices] for name in columns]
         if all(chunk is not None for chunks in found for chunk in chunks):
@@ -233,39 +244,64 @@ class PartReader:
                         known[index] = self._finished(arrays[index], name, mapped=True)
                 found[number] = [known[index] for index in indices]
             return found  # type: ignore[return-value]
-        if opened.together and len(indices) == len(opened.part.batches) > 1:
-            batches = self.access.batches(opened, columns)
+        if not opened.mapped:
+            found = self._decoded(opened, indices, columns, pool)  # type: ignore[assignment]
             meter.add(decode_seconds=time.perf_counter() - begin)
-            return [[self._finished(batch.column(name), name) for batch in batches] for name in columns]
+            return found  # type: ignore[return-value]
         for at, index in enumerate(indices):
             missing = [number for number, chunks in enumerate(found) if chunks[at] is None]
             if missing:
                 batch = self.access.batch(opened, index, [columns[number] for number in missing])
                 for number in missing:
                     found[number][at] = self._finished(
-                        batch.column(columns[number]), columns[number], mapped=opened.mapped
+                        batch.column(columns[number]), columns[number], mapped=True
                     )
-                    if opened.mapped:
-                        opened.chunks[columns[number]][index] = found[number][at]
+                    opened.chunks[columns[number]][index] = found[number][at]
         meter.add(decode_seconds=time.perf_counter() - begin)
         return found  # type: ignore[return-value]
+
+    def _decoded(
+        self, opened: Opened, indices: Sequence[int], columns: Sequence[str], pool: Pool
+    ) -> list[list[Chunk]]:
+        """Columns of record batches that are compressed: inflated where that does, or else as Arrow decodes them."""
+        found = {name: self._inflated(opened, indices, name, pool) for name in columns}
+        rest = [name for name, chunks in found.items() if chunks is None]
+        if rest:
+            if opened.together and len(indices) == len(opened.part.batches) > 1:
+                batches = self.access.batches(opened, rest)
+            else:
+                batches = [self.access.batch(opened, index, rest) for index in indices]
+            found |= {name: [self._finished(batch.column(name), name) for batch in batches] for name in rest}
+        return [found[name] for name in columns]  # type: ignore[misc]
+
+    def _inflated(self, opened: Opened, indices: Sequence[int], name: str, pool: Pool) -> list[Chunk] | None:
+        """A column of record batches, decompressed to memory of the pool; None if that does not do."""
+        type_ = self.schema.field(name).type
+        size = None if pa.types.is_dictionary(type_) else width(type_)
+        frames = None if size is None else self.access.frames(opened, indices, name, size)
+        if size is None or frames is None:
+            return None
+        values = opened.inflate(frames, lambda size: pool.take(size, 1)[:, 0])
+        return [Chunk.of_raw(octets.reshape(-1, size), type_) for octets in values]
 
     # --- rows to batches ----------------------------------------------------------------------
 
     def _runs(
-        self, one: Part, columns: Sequence[str], runs: Sequence[Run], meter: Meter
+        self, one: Part, columns: Sequence[str], runs: Sequence[Run], meter: Meter, pool: Pool
     ) -> list[list[Chunk]]:
         size = one.batches[0].rows
         spans = [(start // size, -(-stop // size), start, stop) for start, stop in runs]
         indices = list(dict.fromkeys(index for first, end, _, _ in spans for index in range(first, end)))
         whole = (len(one.batches) - 1) * size + one.batches[-1].rows
         partly = any(start % size or (stop % size and stop != whole) for start, stop in runs)
-        read = self.chunks(one, indices, columns, meter, partly=partly)
+        read = self.chunks(one, indices, columns, meter, pool, partly=partly)
         if not partly and len(indices) == sum(end - first for first, end, _, _ in spans):
             return read
         return [_cut(dict(zip(indices, chunks, strict=True)), spans, size) for chunks in read]
 
-    def _rows(self, one: Part, columns: Sequence[str], numbers: Ints, meter: Meter) -> list[list[Chunk]]:
+    def _rows(
+        self, one: Part, columns: Sequence[str], numbers: Ints, meter: Meter, pool: Pool
+    ) -> list[list[Chunk]]:
         if not len(numbers):
             return [[self._nothing(name, 0)] for name in columns]
         size, count = one.batches[0].rows, len(one.batches)
@@ -279,7 +315,7 @@ class PartReader:
             needed = [index for index, _, _ in spans]
             places = [numbers[start:end] - index * size for index, start, end in spans]
         partly = len(numbers) < sum(one.batches[index].rows for index in needed)
-        read = self.chunks(one, needed, columns, meter, partly=partly)
+        read = self.chunks(one, needed, columns, meter, pool, partly=partly)
         return [[chunk.take(rows) for chunk, rows in zip(chunks, places, strict=True)] for chunks in read]
 
     def _nothing(self, name: str, rows: int) -> Chunk:

@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
-from lake.parts import Chunk, Raw, Views, array_of, is_wide
+from lake.parts import Chunk, Pool, Raw, Views, array_of, is_wide
 from lake.plan.permutation import Ints
-from lake.scan.pool import Pool
 
 _SMALL: Final = 64 * 2**10  # bytes whose copying is no reason for other threads to take their turn
 

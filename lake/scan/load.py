@@ -11,11 +11,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from lake.format.values import Part
-from lake.parts import Chunk, Meter
+from lake.parts import Chunk, Meter, Pool
 from lake.plan import Piece
 from lake.scan.crew import Share
 from lake.scan.gather import Loaded, loaded
-from lake.scan.pool import Pool
 from lake.scan.residence import Residence
 from lake.scan.schedule import Schedule, Step, Unit
 from lake.snapshot import Snapshot
@@ -86,11 +85,12 @@ class Loader:
         with snapshot.located(piece.shard), self._having(piece, unit):
             if piece.rows is not None:
                 rows = piece.rows if unit is None else piece.rows[unit.start : unit.stop]
-                return reader.read(shard, self._columns, rows, self._meter, own=own)
+                return reader.read(shard, self._columns, rows, self._meter, own=own, pool=self._pool)
             if unit is not None:
-                return reader.read(shard, self._columns, [(unit.start, unit.stop)], self._meter, own=own)
+                runs = [(unit.start, unit.stop)]
+                return reader.read(shard, self._columns, runs, self._meter, own=own, pool=self._pool)
             size = int(self._schedule.batch_rows[piece.shard])
-            return reader.batches(shard, self._columns, piece.batches, size, self._meter, own=own)
+            return reader.batches(shard, self._columns, piece.batches, size, self._meter, self._pool, own=own)
 
     def _having(self, piece: Piece, unit: Unit | None) -> AbstractContextManager[None]:
         if self._residence is None:

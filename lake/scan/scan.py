@@ -17,7 +17,7 @@ import pyarrow as pa
 from lake import _os, plan
 from lake.asked import by_number, whole
 from lake.config import parse_bytes
-from lake.parts import Meter
+from lake.parts import Meter, Pool, width
 from lake.plan.cursor import Cursor
 from lake.scan import gather
 from lake.scan.batches import Batches
@@ -26,9 +26,8 @@ from lake.scan.crew import Crew, helpers, memory_bytes
 from lake.scan.labels import sorted_labels
 from lake.scan.load import Loader
 from lake.scan.mapped import Format, Mapped
-from lake.scan.pool import Pool
 from lake.scan.residence import Residence, room, stays_open
-from lake.scan.schedule import WHOLE_BYTES, Schedule, Step, is_plain
+from lake.scan.schedule import INFLATED_BYTES, WHOLE_BYTES, Schedule, Step, is_plain
 from lake.scan.select import Selected, Selecting, select
 from lake.scan.spans import Spans
 from lake.snapshot import Snapshot
@@ -320,6 +319,12 @@ class Scan:
         return plan.Layout.of(manifest.rows, batch_rows, *manifest.sizes(self.columns))
 
     @cached_property
+    def _is_inflated(self) -> bool:
+        """Whether all that is read is decompressed frame by frame: values of one width each."""
+        types = self.snapshot.reader.schema
+        return not is_plain(self._layout) and all(width(types.field(name).type) for name in self.columns)
+
+    @cached_property
     def _selection(self) -> Selected | None:
         return None if self._condition is None else select(self.snapshot, self._condition, self._meter)
 
@@ -370,11 +375,12 @@ class Scan:
     def _schedule(self, planned: plan.EpochPlan, *, is_open: bool = False) -> Schedule:
         """How a plan is carried out. In the lake's folder nothing is fetched: there shards are loaded whole.
 
-        `is_open`: as little has to be fetched, for parts are still open.
+        But of what is inflated threads take turns. `is_open`: as little has to be fetched, for parts are still open.
         """
-        if self.snapshot.cache is None or is_open:
-            return Schedule(planned, unit_bytes=WHOLE_BYTES, first_bytes=WHOLE_BYTES)
-        return Schedule(planned)
+        if self.snapshot.cache is not None and not is_open:
+            return Schedule(planned)
+        size = INFLATED_BYTES if self._is_inflated else WHOLE_BYTES
+        return Schedule(planned, unit_bytes=size, first_bytes=size)
 
     def _position(self) -> Cursor:
         if self._loaded is not None:

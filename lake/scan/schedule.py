@@ -19,6 +19,7 @@ from lake.plan.permutation import Ints
 
 UNIT_BYTES: Final = 4 * 2**20  # decoded, of a unit in stored order, about
 WHOLE_BYTES: Final = 64 * 2**20  # the same where nothing has to be fetched
+INFLATED_BYTES: Final = 8 * 2**20  # the same where that costs threads milliseconds
 FIRST_BYTES: Final = 2**20  # of the first of a shard, which a consumer may be waiting for
 STEP_BYTES: Final = 4 * 2**20  # of a step of several batches, about
 STEP_BATCHES: Final = 16  # of a step, at most

@@ -25,9 +25,9 @@ from typing import Any, Final, Protocol
 import cloudpickle
 import numpy as np
 
+from lake.parts import Pool
 from lake.pipeline.seeds import seeded
 from lake.scan.crew import be_one_of_many
-from lake.scan.pool import Pool
 from lake.torch import wire
 from lake.torch.ring import SIZE, Gone, Memory, Octets, Part, Reader, Superseded, Writer
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from lake.parts import Raw
+from lake.parts.chunk import Raw
 
 _ALIGN: Final = 64  # what processors and torch like best
 _TRACKED: Final = 32  # buffers of one size that are looked at; others end with their last user
