@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake.parts import Chunk, array_of, raw_of, width
-from lake.parts.flight import Pace
+from lake.parts.flight import REQUEST_BYTES, Pace, portions
 from lake.parts.kept import Kept
 from lake.parts.workers import URGENT, Workers
 from tests import strategies
@@ -167,6 +167,23 @@ def test_work_that_hangs_gives_its_place_to_other_work() -> None:
     hangs.set()
     hung.join(10)
     assert not hung.is_alive()
+
+
+@given(st.lists(st.integers(1, 9 * 2**20), min_size=1, max_size=60), st.data())
+def test_portions_are_all_of_a_run_in_few_requests_of_about_one_size(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    """No more than its bytes make, and none that differs from another by more than two segments."""
+    starts = np.cumsum([0, *sizes]).tolist()
+    first = data.draw(st.integers(0, len(sizes) - 1))
+    run = range(first, data.draw(st.integers(first + 1, len(sizes))))
+
+    found = list(portions(starts, run))
+
+    assert [index for portion in found for index in portion] == list(run)
+    assert len(found) <= max(1, round((starts[run.stop] - starts[run.start]) / REQUEST_BYTES))
+    taken = [starts[portion.stop] - starts[portion.start] for portion in found]
+    assert max(taken) - min(taken) < 2 * max(sizes[index] for index in run)
 
 
 def test_few_requests_are_sent_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -235,13 +236,9 @@ class Flight:
                 self._sink = None
 
     def _portions(self, indices: Iterable[int]) -> Iterable[range]:
-        """Those of these segments that nobody has asked for, in runs of about a request's size."""
+        """Those of these segments that nobody has asked for, by request."""
         for run in _runs(index for index in indices if self._states[index] == _ABSENT):
-            first = run.start
-            for index in run:
-                if self._starts[index + 1] - self._starts[first] >= REQUEST_BYTES or index + 1 == run.stop:
-                    yield range(first, index + 1)
-                    first = index + 1
+            yield from portions(self._starts, run)
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -323,6 +320,22 @@ class Flight:
             with self._turn:
                 self._readers -= 1
                 self._turn.notify_all()
+
+
+def portions(starts: Sequence[int], run: range) -> Iterable[range]:
+    """A run of segments in portions of about a request's size, as equal as segments allow: no small rest.
+
+    >>> list(portions([0, 3 << 20, 6 << 20, 9 << 20, 12 << 20], range(4)))
+    [range(0, 2), range(2, 3), range(3, 4)]
+    """
+    begin, size = starts[run.start], starts[run.stop] - starts[run.start]
+    count = max(1, round(size / REQUEST_BYTES))
+    first = run.start
+    for number in range(1, count + 1):
+        stop = bisect_left(starts, begin + size * number / count, first, run.stop)
+        if first < stop:
+            yield range(first, stop)
+            first = stop
 
 
 def _runs(indices: Iterable[int]) -> Iterable[range]:
