@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 
-from lake import derive, frames, rows
+from lake import derive, rows
 from lake.asked import whole
 from lake.derive import Derivation
 from lake.export import export
@@ -24,6 +23,7 @@ from lake.snapshot import Snapshot, Version
 
 if TYPE_CHECKING:
     import polars
+    import pyarrow.dataset as pads
 
     from lake.repo import Lake
 
@@ -157,10 +157,14 @@ class Dataset:
 
     def arrow(self) -> pads.Dataset:
         """A `pyarrow.dataset.Dataset`: what DuckDB, polars, pandas and Dask read with pushdown."""
+        from lake import frames  # Arrow's datasets, polars and DuckDB take their time
+
         return frames.arrow(self.snapshot)
 
     def lazy(self) -> polars.LazyFrame:
         """A `polars.LazyFrame` with projection and predicate pushdown."""
+        from lake import frames
+
         return frames.lazy(self.snapshot)
 
     def export(

@@ -85,6 +85,17 @@ def test_importing_lake_loads_nothing_heavy() -> None:
     assert python(code).split() == []
 
 
+def test_opening_a_lake_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    """Nor what pyarrow's own modules would load: its datasets import pandas where that is installed."""
+    heavy = ("torch", "ray", "pandas", "pyarrow.dataset", "boto3", "duckdb", "polars")
+    code = f"""
+import sys, lake
+lake.open({str(tmp_path)!r}, progress=False)
+print(*(set(sys.modules) & set({heavy!r})))
+"""
+    assert python(code).split() == []
+
+
 def test_submodules_are_reached_through_the_package() -> None:
     """`import lake` is enough for `lake.torch`; a wrong name is still an AttributeError."""
     assert python("import lake; print(lake.torch.__name__)").strip() == "lake.torch"

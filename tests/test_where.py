@@ -173,7 +173,7 @@ def test_shards_that_are_judged_together_are_judged_truly(
     one_by_one = asked.verdicts(lambda name: statistics(batches, name), rows)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lake.where._RUN", 2)
+        patch.setattr("lake.where.expressions._RUN", 2)
         verdicts = asked.verdicts(lambda name: statistics(batches, name), rows)
 
     assert verdicts.tolist() == one_by_one.tolist()

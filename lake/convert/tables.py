@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import dataset
 
 from lake.convert.source import BATCH_BYTES, Meter, Request, Source, metered
 from lake.errors import SchemaError
+
+if TYPE_CHECKING:
+    from pyarrow import dataset
 
 _PROBE_ROWS = 64
 _DATASET_ROWS = 1 << 17  # what Arrow itself takes
@@ -19,7 +21,13 @@ _DATASET_ROWS = 1 << 17  # what Arrow itself takes
 
 def is_arrow(data: Any) -> bool:
     """A pyarrow Table, RecordBatch, RecordBatchReader or Dataset."""
-    return isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, dataset.Dataset))
+    return isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader)) or is_dataset(data)
+
+
+def is_dataset(data: Any) -> bool:
+    """A pyarrow Dataset; its module, which imports pandas, is not imported for the question."""
+    dataset = sys.modules.get("pyarrow.dataset")
+    return dataset is not None and isinstance(data, dataset.Dataset)
 
 
 def is_pandas(data: Any) -> bool:
@@ -41,7 +49,7 @@ def is_stream(data: Any) -> bool:
 
 def read_arrow(data: Any, request: Request) -> Source:
     """A source of pyarrow's own objects."""
-    if isinstance(data, dataset.Dataset):
+    if is_dataset(data):
         return of_batches(data.schema, _scan(data))
     if isinstance(data, pa.RecordBatchReader):
         return of_batches(data.schema, data)
@@ -133,6 +141,8 @@ def of_batches(
 
 def _scan(data: dataset.Dataset) -> Iterator[pa.RecordBatch]:
     """A dataset's batches in order, small enough that a few of them are little memory."""
+    from pyarrow import dataset
+
     rows = _DATASET_ROWS
     if isinstance(data, (dataset.FileSystemDataset, dataset.UnionDataset)):
         head = data.head(_PROBE_ROWS, batch_size=_PROBE_ROWS, batch_readahead=0, fragment_readahead=0)

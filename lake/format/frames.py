@@ -48,7 +48,7 @@ def inflate(data: Any, frames: Sequence[Frame], take: Callable[[int], Octets]) -
     """
     codec, found = _codec(), list[Octets]()
     for lot in _lots(frames):
-        memory, at = take(_power(sum(frame.values for frame in lot) + _SLACK)), 0
+        memory, at = take(_rounded(sum(frame.values for frame in lot) + _SLACK)), 0
         for frame in lot:
             piece = data[frame.start : frame.start + frame.length]
             try:
@@ -86,10 +86,10 @@ def _lots(frames: Sequence[Frame]) -> Iterator[list[Frame]]:
         yield lot
 
 
-def _power(size: int) -> int:
-    """The next power of two.
+def _rounded(size: int) -> int:
+    """The next power of two, of memory that is no larger than a lot.
 
-    >>> _power(1000), _power(1024)
-    (1024, 1024)
+    >>> _rounded(1000), _rounded(1024), _rounded(3 * 2**20)
+    (1024, 1024, 3145728)
     """
-    return 1 << (size - 1).bit_length()
+    return size if size > _LOT else 1 << (size - 1).bit_length()

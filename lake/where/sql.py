@@ -1,34 +1,21 @@
-"""Conditions on rows: which columns they need, which shards they rule out, which rows meet them.
-
-A condition is SQL text or a pyarrow expression. DuckDB evaluates texts, in a database without tables, files or
-network; Arrow evaluates expressions. What a condition says of a whole shard is worked out from statistics only
-where that is certain; everything else is "some". Null counts as no.
-"""
+"""Conditions as SQL texts: DuckDB parses and evaluates them."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial, reduce
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Any
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as pads
-import pyarrow.fs as pafs
 
 from lake import sandbox
-from lake.bounds import ALL, NONE, SOME, Bounds, Verdict, certain, compare, is_null, unknown
-from lake.virtual import columns_of
-
-Mask = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
-Stats = Callable[[str], pa.Array]  # column -> a struct of min, max, nulls, nans for each shard
+from lake.bounds import Bounds, Verdict, certain, compare, is_null, unknown
+from lake.where.statistics import Ints, Mask, Stats, bounds_of, first_line
 
 _CHANGING = frozenset(  # functions whose answer differs from call to call
     [
@@ -52,47 +39,11 @@ _CHANGING = frozenset(  # functions whose answer differs from call to call
         "getenv",
     ]
 )
-_EXPRESSION_SHARDS = 50_000  # above, an expression is not held against statistics one by one
-_RUN = 16  # shards that are judged together first, at least
-_RUNS = 4096  # of them, at most
 
 
-class Condition(Protocol):
-    """What `condition` makes of a text or an expression. Thread-safe; pickles as what it was made of."""
+class Sql:
+    """A condition as a text."""
 
-    @property
-    def text(self) -> str:
-        """Equal for equal conditions: part of a plan's identity."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that it needs, in the schema's order."""
-
-    def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
-        """NONE, SOME or ALL of the rows of each shard, of which `rows` are the row counts."""
-
-    def mask(self, batch: pa.RecordBatch) -> Mask:
-        """Which rows of a batch, which has at least `columns` in the schema's form, meet it."""
-
-
-def condition(where: Any, schema: pa.Schema) -> Condition:
-    """The condition on rows of `schema` that a SQL text or a pyarrow expression states.
-
-    Raises:
-        ValueError: not a condition on these columns, or one whose answer changes from call to call.
-        TypeError: neither text nor expression.
-    """
-    if isinstance(where, str):
-        return _Sql(where, schema)
-    if isinstance(where, pc.Expression):
-        return _Expression(where, schema)
-    raise TypeError(f"where is a SQL condition as text or a pyarrow expression, not {type(where).__name__}")
-
-
-# --- SQL --------------------------------------------------------------------------------------
-
-
-class _Sql:
     def __init__(self, text: str, schema: pa.Schema) -> None:
         self.text = text.strip()
         self._schema = schema
@@ -105,10 +56,10 @@ class _Sql:
         self._bind()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Sql, (self.text, self._schema)
+        return Sql, (self.text, self._schema)
 
     def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
-        return _judge(self._tree, partial(_bounds, stats, self._schema, rows), len(rows)).summary()
+        return _judge(self._tree, partial(bounds_of, stats, self._schema, rows), len(rows)).summary()
 
     def mask(self, batch: pa.RecordBatch) -> Mask:
         columns = [batch.column(field.name) for field in self._shown]
@@ -137,7 +88,7 @@ class _Sql:
             return connection.sql(query).to_arrow_table()
         except duckdb.Error as error:
             raise ValueError(
-                f"where={self.text!r}: {_first_line(error)}; columns: {', '.join(self._schema.names)}"
+                f"where={self.text!r}: {first_line(error)}; columns: {', '.join(self._schema.names)}"
             ) from error
         finally:
             connection.unregister("rows")
@@ -152,10 +103,6 @@ class _Sql:
 
 def _empty(rows: int) -> pa.Table:
     return pa.table({"": pa.nulls(rows)})
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).split("\n")[0].strip()
 
 
 def _columns(text: str, tree: dict[str, Any], schema: pa.Schema) -> tuple[str, ...]:
@@ -316,100 +263,3 @@ def _column(node: dict[str, Any]) -> str:
     """The column that a node is, the empty text if it is none."""
     names = node.get("column_names", [])
     return names[0] if node["type"] == "COLUMN_REF" and len(names) == 1 else ""
-
-
-def _bounds(stats: Stats, schema: pa.Schema, rows: Ints, name: str) -> Bounds | None:
-    """The statistics of a column, whose name SQL may have spelled in another case."""
-    exact = [known for known in schema.names if known == name] or [
-        known for known in schema.names if known.lower() == name.lower()
-    ]
-    return Bounds.of(stats(exact[0]), schema.field(exact[0]).type, rows) if len(exact) == 1 else None
-
-
-# --- Arrow expressions ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Expression:
-    expression: pc.Expression
-    schema: pa.Schema
-
-    def __post_init__(self) -> None:
-        self.columns  # noqa: B018 - binds the expression, and so refuses what does not fit
-
-    @property
-    def text(self) -> str:
-        return str(self.expression)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        names = self.schema.names
-        nothing = pads.InMemoryDataset(pa.Table.from_batches([], self.schema))
-        try:
-            for each in (self.expression, ~self.expression):  # bound to the columns, not carried out
-                nothing.scanner(columns={"met": each})
-        except (pa.ArrowException, ValueError, NotImplementedError) as error:
-            raise ValueError(
-                f"where={self.text}: {_first_line(error)}; columns: {', '.join(names)}"
-            ) from error
-        used = columns_of(self.expression, self.schema)
-        return tuple(name for name in names if name in used)
-
-    def verdicts(self, stats: Stats, rows: Ints) -> npt.NDArray[np.int8]:
-        """Neighbours are judged together first, and one by one only where that leaves doubt."""
-        held = {name: _bounds(stats, self.schema, rows, name) for name in self.columns}
-        size = max(_RUN, -(-len(rows) // _RUNS))
-        found: npt.NDArray[np.int8] = np.full(len(rows), SOME, np.int8)
-        if len(rows) > 2 * size:
-            joined = {name: column and column.joined(size) for name, column in held.items()}
-            found = np.repeat(self._judged(joined, -(-len(rows) // size)), size)[: len(rows)]
-        doubtful = np.flatnonzero(found == SOME)
-        if len(doubtful) <= _EXPRESSION_SHARDS:
-            left = {name: column and column.take(doubtful) for name, column in held.items()}
-            found[doubtful] = self._judged(left, len(doubtful))
-        return found
-
-    def mask(self, batch: pa.RecordBatch) -> Mask:
-        found = pc.fill_null(self._evaluate(batch), False)
-        return np.asarray(found.cast(pa.uint8())).view(np.bool_)
-
-    def _evaluate(self, batch: pa.RecordBatch) -> pa.Array:
-        table = pads.Scanner.from_batches(
-            [batch], schema=batch.schema, columns={"met": self.expression}, use_threads=False
-        ).to_table()
-        return table["met"].combine_chunks()
-
-    def _judged(self, held: Mapping[str, Bounds | None], shards: int) -> npt.NDArray[np.int8]:
-        """What can be said of each shard, or run of shards, with these statistics."""
-        found: npt.NDArray[np.int8] = np.full(shards, NONE, np.int8)
-        known = {name: column for name, column in held.items() if column is not None}
-        form, system = pads.IpcFileFormat(), pafs.LocalFileSystem()
-        fragments = [
-            form.make_fragment(str(number), system, partition_expression=_guarantee(known, number))
-            for number in range(shards)
-        ]
-        admitted = _admitted(fragments, self.expression, self.schema)
-        certain = np.full(shards, len(known) == len(held))
-        for column in known.values():
-            certain &= column.complete
-        found[admitted] = ALL
-        found[_admitted([fragments[number] for number in admitted], ~self.expression, self.schema)] = SOME
-        found[(found == ALL) & ~certain] = SOME
-        return found
-
-
-def _guarantee(held: Mapping[str, Bounds], shard: int) -> pc.Expression:
-    """What is known of all rows of a shard, as Arrow's simplification understands it."""
-    known = pc.scalar(True)
-    for name, column in held.items():
-        if (bounds := column.exact(shard)) is not None:
-            field = pc.field(name)
-            inside = (field >= bounds[0]) & (field <= bounds[1])
-            known = known & (inside if column.complete[shard] else inside | field.is_null())
-    return known
-
-
-def _admitted(fragments: Sequence[pads.Fragment], expression: pc.Expression, schema: pa.Schema) -> Ints:
-    """Numbers of the fragments of which Arrow cannot rule out that a row meets the expression. Nothing is opened."""
-    dataset = pads.FileSystemDataset(fragments, schema, pads.IpcFileFormat(), pafs.LocalFileSystem())
-    return np.array([int(found.path) for found in dataset.get_fragments(filter=expression)], np.int64)
