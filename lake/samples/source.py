@@ -26,6 +26,8 @@ from lake.where import condition
 
 BATCH_BYTES: Final = 2**21  # decoded, of the rows that are read together
 BATCH_ROWS: Final = 1024  # of them, at most
+OPEN_BYTES: Final = 2**23  # the same of the lake's own folder, where no first sample waits for a network
+OPEN_ROWS: Final = 4096
 PART_BYTES: Final = 2**19  # of those that are made samples together: few enough for the processor's cache
 PART_ROWS: Final = 256  # of them, at most
 _SPREAD: Final = 8  # batches that a scan reads ahead
@@ -179,6 +181,8 @@ class Samples(Node):
     def _batch_size(self, columns: Sequence[str]) -> int:
         if self.prefetch is not None:
             return max(1, min(BATCH_ROWS, self.prefetch // _SPREAD))
+        if self.snapshot.cache is None:
+            return self.rows_in(OPEN_BYTES, OPEN_ROWS, columns)
         return self.rows_in(BATCH_BYTES, BATCH_ROWS, columns)
 
 

@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 import lake
 from lake.dataset import Dataset
 from lake.pipeline import Pipeline
+from lake.samples.source import BATCH_ROWS, OPEN_ROWS
 from lake.samples.values import values
 from tests.contracts.stage import items, plain, resumed
 from tests.pipeline.conftest import ROWS, table
+from tests.remote import remote_lake
 
 
 def numbers(pipeline: Pipeline) -> list[int]:
@@ -204,6 +206,20 @@ def test_samples_at_hand_end_with_their_iteration(ds: Dataset) -> None:
     assert list(second) == whole
     pipeline.load_state_dict(state)
     assert list(pipeline) == whole[7:]
+
+
+def test_more_rows_are_read_together_where_nothing_is_fetched(tmp_path: Path) -> None:
+    """In the lake's folder; through a cache fewer are, and `prefetch` has its say in both."""
+    lk = lake.open(tmp_path / "lake", progress=False)
+    lk.commit("rows", pa.table({"n": np.arange(OPEN_ROWS + 1)}))
+    cached = remote_lake(tmp_path / "lake", tmp_path / "cache").dataset("rows")
+    cache = cached.snapshot.cache
+    assert cache is not None
+    with cache:
+        for found, together in ((lk.dataset("rows"), OPEN_ROWS), (cached, BATCH_ROWS)):
+            for samples, rows in ((found.samples(), together), (found.samples(prefetch=800), 100)):
+                assert numbers(samples) == list(range(OPEN_ROWS + 1))
+                assert samples.metrics()["batches"] == OPEN_ROWS // rows + 1
 
 
 def test_samples_that_are_at_hand_need_no_thread(tmp_path: Path) -> None:
