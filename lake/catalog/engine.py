@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -53,7 +53,14 @@ _EXPLAINING: Final = frozenset(  # may come before
     ["explain", "analyze", "format", "default", "json", "text", "yaml", "html", "graphviz", "mermaid"]
 )
 
+_PARSE: Final = "select json_serialize_sql($1)"
+
 _KEPT: Final = 8  # datasets that were asked for last, which stay open
+_KEPT_TEXTS: Final = 64  # statements whose parse is kept, the last that were asked
+_KEPT_CHARS: Final = 1 << 16  # of a parse that is kept, at most
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
 _failures: deque[Exception] = deque(maxlen=16)
 
@@ -73,7 +80,8 @@ class Catalog:
         self._lake = lake
         self._lock = threading.Lock()
         self._root: tuple[int, duckdb.DuckDBPyConnection] | None = None  # and the process that made it
-        self._known: OrderedDict[tuple[str, str], Table] = OrderedDict()  # by name and version
+        self._known: OrderedDict[tuple[str, str], _Shown] = OrderedDict()  # by name and version
+        self._parsed: OrderedDict[str, str] = OrderedDict()  # by text
 
     def sql(self, query: str, params: Params = None, **tables: Any) -> duckdb.DuckDBPyRelation:
         """The answer to one SELECT, DESCRIBE, SUMMARIZE, PIVOT or EXPLAIN, computed when it is fetched.
@@ -140,8 +148,8 @@ class Catalog:
         self, session: duckdb.DuckDBPyConnection, query: str, params: Params, given: frozenset[str]
     ) -> NotFoundError | None:
         """Make tables of the datasets that the query names; the error to raise should DuckDB miss a table."""
-        [(parsed,)] = session.execute("select json_serialize_sql($1)", [query]).fetchall()
-        named = mentions(parsed, dict(params if isinstance(params, Mapping) else _numbered(params)))
+        filled = dict(params if isinstance(params, Mapping) else _numbered(params))
+        named = mentions(self._parse(session, query), filled)
         if named is None:
             named = self._guessed(query)
         if any(mention.schema == "lake" and mention.name in _OF_LAKE for mention in named):
@@ -156,6 +164,17 @@ class Catalog:
                 missing = missing or error
         return missing
 
+    def _parse(self, session: duckdb.DuckDBPyConnection, query: str) -> str:
+        """DuckDB's parse of the query, which depends on nothing but its text."""
+        with self._lock:
+            parsed = self._parsed.get(query)
+        if parsed is None:
+            [(parsed,)] = session.execute(_PARSE, [query]).fetchall()
+        if len(parsed) > _KEPT_CHARS:
+            return parsed
+        with self._lock:
+            return _kept(self._parsed, query, parsed, _KEPT_TEXTS)
+
     def _attach_one(self, session: duckdb.DuckDBPyConnection, mention: Mention) -> None:
         schema, name = mention
         if schema == "lake" and name not in RELATIONS:
@@ -165,17 +184,16 @@ class Catalog:
                 f'no schema {schema!r}; the name of a dataset is quoted if it has dots: "{schema}.{name}"'
             )
         if not schema:
-            _register_dataset(session, name, self._opened(self._dataset(name)))
+            _register_shown(session, name, self._opened(name, self._dataset(name)))
 
-    def _opened(self, dataset: Table) -> Table:
+    def _opened(self, name: str, dataset: Table) -> _Shown:
         """The same version as it was opened before, with the documents and verified parts that it has at hand."""
         place = dataset.name, dataset.version
         with self._lock:
-            known = self._known.setdefault(place, dataset)
-            self._known.move_to_end(place)
-            if len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return known
+            known = self._known.get(place)
+        known = known or _shown(name, dataset)
+        with self._lock:
+            return _kept(self._known, place, known, _KEPT)
 
     def _dataset(self, reference: str) -> Table:
         """The dataset, its name spelled in any case, as SQL has it."""
@@ -248,7 +266,7 @@ def _register(session: duckdb.DuckDBPyConnection, name: str, frame: Any) -> None
     if name.startswith("_"):
         raise ValueError(f"table {name!r}: names that begin with '_' belong to the catalog")
     if callable(getattr(frame, "arrow", None)) and isinstance(getattr(frame, "schema", None), pa.Schema):
-        _register_dataset(session, name, frame)
+        _register_shown(session, name, _shown(name, frame))
         return
     try:
         session.register(name, frame)
@@ -260,15 +278,36 @@ def _register(session: duckdb.DuckDBPyConnection, name: str, frame: Any) -> None
     _check_names(name, frame)
 
 
-def _register_dataset(session: duckdb.DuckDBPyConnection, name: str, dataset: Table) -> None:
-    """Its rows as a view of that name, over a source with one more column: see `lake.catalog.tables`."""
+class _Shown(NamedTuple):
+    """A dataset as DuckDB gets it: its rows, and the column of theirs that is not its own."""
+
+    source: VirtualDataset
+    hidden: str
+
+
+def _shown(name: str, dataset: Table) -> _Shown:
+    """The dataset made ready, under a name that a refusal of its columns says."""
     _check_names(name, dataset)
     source, hidden = table(dataset)
-    session.register(f"_{name}", _noted(source))
+    return _Shown(_noted(source), hidden)
+
+
+def _register_shown(session: duckdb.DuckDBPyConnection, name: str, shown: _Shown) -> None:
+    """Its rows as a view of that name, over a source with one more column: see `lake.catalog.tables`."""
+    session.register(f"_{name}", shown.source)
     session.execute(
         f"create or replace temporary view {_quoted(name)} as "
-        f"select * exclude ({_quoted(hidden)}) from {_quoted('_' + name)}"
+        f"select * exclude ({_quoted(shown.hidden)}) from {_quoted('_' + name)}"
     )
+
+
+def _kept(among: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
+    """What is kept under the key, which is `value` if nothing was; the one used longest ago makes room."""
+    found = among.setdefault(key, value)
+    among.move_to_end(key)
+    if len(among) > most:
+        among.popitem(last=False)
+    return found
 
 
 def _check_names(name: str, frame: Any) -> None:

@@ -17,7 +17,7 @@ import pyarrow.dataset as pads
 from lake.sandbox import shown_type
 from lake.virtual import VirtualDataset, recast
 
-_BATCH_ROWS: Final = 1 << 17
+_BATCH_ROWS: Final = 1 << 19
 
 
 class Table(Protocol):

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 
 import lake
 from lake import catalog
+from lake.catalog import engine
+from lake.catalog.tables import table
 from lake.errors import BudgetError, NotFoundError, SchemaError
 from lake.repo import Lake
 from tests.sql.conftest import HandMade, HandMadeLake
@@ -499,6 +501,42 @@ def test_a_forked_child_may_ask(lk: HandMadeLake):
         os._exit(0 if rows == [(5,)] else 1)
 
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_question_asked_again_is_neither_parsed_nor_prepared_anew(
+    lk: HandMadeLake, birds: HandMade, monkeypatch: pytest.MonkeyPatch
+):
+    """Its parse is kept by its text, whatever its parameters name; its tables by version, so a new one is seen."""
+    made: list[str] = []
+
+    def counted(dataset: HandMade) -> Any:
+        made.append(dataset.version)
+        return table(dataset)
+
+    monkeypatch.setattr(engine, "table", counted)
+    lk.tables["few"] = few = HandMade(BIRDS[:3])
+    query, names = "select count(*) from query_table($name)", ("birds", "few", "birds")
+
+    counts = [lk.sql(query, {"name": "birds"}).fetchall()]
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "_PARSE", "select error('parsed again')")
+        counts += [lk.sql(query, {"name": name}).fetchall() for name in names]
+        lk.tables["birds"] = newer = HandMade(BIRDS[:5])
+        counts.append(lk.sql(query, {"name": "birds"}).fetchall())
+
+    assert counts == [[(n,)] for n in (100, 100, 3, 100, 5)]
+    assert made == [birds.version, few.version, newer.version]
+
+
+def test_no_more_parses_are_kept_than_said(lk: HandMadeLake):
+    """However many statements are asked; one too long to keep is parsed each time."""
+    for number in range(engine._KEPT_TEXTS + 5):
+        lk.sql(f"select {number}")
+    long = f"select len([{', '.join(['1'] * 500)}])"
+
+    assert [lk.sql(long).fetchall() for _ in range(2)] == [[(500,)]] * 2
+    assert len(lk.catalog._parsed) == engine._KEPT_TEXTS
+    assert long not in lk.catalog._parsed
 
 
 def test_a_lake_that_was_asked_ends_with_its_last_use(tmp_path: Path):
