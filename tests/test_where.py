@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake.bounds import ALL, NONE
+from lake.bounds import ALL, NONE, SOME, Bounds
 from lake.format import stats
 from lake.where import Condition, condition
 
@@ -200,6 +200,25 @@ def test_a_range_of_a_sorted_column_is_found_among_very_many_shards() -> None:
 
     assert np.flatnonzero(verdicts != NONE).tolist() == [100_000, 100_001, 100_002]
     assert verdicts[100_001] == ALL
+
+
+def test_what_a_column_lacks_is_looked_up_for_all_shards_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each of those that are in doubt: its cost would grow with their square."""
+    looked_up: list[int] = []
+    complete = Bounds.complete.fget
+
+    def counted(column: Bounds) -> Any:
+        looked_up.append(len(column.low))
+        return complete(column)
+
+    monkeypatch.setattr(Bounds, "complete", property(counted))
+    low = np.zeros(300, np.int64)
+    held = pa.StructArray.from_arrays([low, low + 9, low, low], ["min", "max", "nulls", "nans"])
+
+    verdicts = condition(F("a") > 4, SCHEMA).verdicts(lambda _: held, low + 10)
+
+    assert (verdicts == SOME).all()
+    assert len(looked_up) == 2  # of runs of shards, and of shards
 
 
 @settings(max_examples=40, deadline=None)

@@ -78,29 +78,30 @@ class Expression:
         """What can be said of each shard, or run of shards, with these statistics."""
         found: npt.NDArray[np.int8] = np.full(shards, NONE, np.int8)
         known = {name: column for name, column in held.items() if column is not None}
+        complete = {name: column.complete for name, column in known.items()}
         form, system = pads.IpcFileFormat(), pafs.LocalFileSystem()
         fragments = [
-            form.make_fragment(str(number), system, partition_expression=_guarantee(known, number))
+            form.make_fragment(str(number), system, partition_expression=_guarantee(known, complete, number))
             for number in range(shards)
         ]
         admitted = _admitted(fragments, self.expression, self.schema)
         certain = np.full(shards, len(known) == len(held))
-        for column in known.values():
-            certain &= column.complete
+        for each in complete.values():
+            certain &= each
         found[admitted] = ALL
         found[_admitted([fragments[number] for number in admitted], ~self.expression, self.schema)] = SOME
         found[(found == ALL) & ~certain] = SOME
         return found
 
 
-def _guarantee(held: Mapping[str, Bounds], shard: int) -> pc.Expression:
+def _guarantee(held: Mapping[str, Bounds], complete: Mapping[str, Mask], shard: int) -> pc.Expression:
     """What is known of all rows of a shard, as Arrow's simplification understands it."""
     known = pc.scalar(True)
     for name, column in held.items():
         if (bounds := column.exact(shard)) is not None:
             field = pc.field(name)
             inside = (field >= bounds[0]) & (field <= bounds[1])
-            known = known & (inside if column.complete[shard] else inside | field.is_null())
+            known = known & (inside if complete[name][shard] else inside | field.is_null())
     return known
 
 
