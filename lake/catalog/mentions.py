@@ -15,17 +15,23 @@ class Mention(NamedTuple):
 
 
 def mentions(parsed: str, params: Mapping[str, Any] | None = None) -> frozenset[Mention] | None:
-    """The tables that must exist outside of the statement; None where DuckDB does not show its kind.
+    """The tables that must exist outside of the statement; None where DuckDB does not show its kind, or it is
+    nested too deep to look.
 
     `query_table($name)` names the table that the parameter holds.
 
     Names that a `with` defines count only where they cannot mean its own table: `with birds as (from birds)`
     needs the dataset, and a later `from birds` does not.
     """
-    document = json.loads(parsed)
-    if document["error"]:
+    try:
+        document = json.loads(parsed)
+        return (
+            None
+            if document["error"]
+            else frozenset(_tables(document["statements"], frozenset(), params or {}))
+        )
+    except RecursionError:
         return None
-    return frozenset(_tables(document["statements"], frozenset(), params or {}))
 
 
 def _tables(node: Any, defined: frozenset[str], params: Mapping[str, Any]) -> list[Mention]:

@@ -48,8 +48,13 @@ class Sql:
         self.text = text.strip()
         self._schema = schema
         self._local = threading.local()
-        self._tree = _parsed(self.text)
-        self.columns = _columns(self.text, self._tree, schema)
+        try:
+            self._tree = _parsed(self.text)
+            self.columns = _columns(self.text, self._tree, schema)
+        except RecursionError:
+            raise ValueError(
+                f"where={self.text[:80]!r}... is nested too deep; say it with in (...)"
+            ) from None
         self._shown = pa.schema(
             [pa.field(name, sandbox.shown_type(schema.field(name).type)) for name in self.columns]
         )

@@ -47,6 +47,15 @@ def lk(birds: HandMade) -> HandMadeLake:
     return HandMadeLake(birds=birds)
 
 
+@pytest.mark.parametrize("terms", [300, 900])
+def test_a_statement_may_be_nested_as_deep_as_duckdb_takes_it(lk: HandMadeLake, terms: int):
+    """Deeper than Python likes to look."""
+    assert lk.sql(f"select {' + '.join(['id'] * terms)} from birds limit 2 offset 1").fetchall() == [
+        (terms,),
+        (2 * terms,),
+    ]
+
+
 def test_a_dataset_is_a_table_of_its_name(lk: HandMadeLake):
     """Names with a version, with dots and slashes, and in another case are found too."""
     lk.tables |= {
