@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import lake
-from lake import commit, guard, history, where
+from lake import commit, guard, history
 from lake.commit import Signature
 from lake.format import draft, log, names, segment
 from lake.repo import Lake
@@ -267,7 +267,7 @@ def one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"lake.{module}.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(commit.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=next(_ids[0])))
-    monkeypatch.setattr(where, "_parsers", PARSERS)
+    monkeypatch.setattr("lake.where.sql._parsers", PARSERS)
     monkeypatch.setattr(names, "parse_key", parse_key)
     monkeypatch.setattr(names, "check_name", check_name)
     monkeypatch.setattr(guard, "_decode_list", decode_list)

@@ -25,13 +25,10 @@ def mentions(parsed: str, params: Mapping[str, Any] | None = None) -> frozenset[
     """
     try:
         document = json.loads(parsed)
-        return (
-            None
-            if document["error"]
-            else frozenset(_tables(document["statements"], frozenset(), params or {}))
-        )
+        tables = None if document["error"] else _tables(document["statements"], frozenset(), params or {})
     except RecursionError:
-        return None
+        tables = None
+    return None if tables is None else frozenset(tables)
 
 
 def _tables(node: Any, defined: frozenset[str], params: Mapping[str, Any]) -> list[Mention]:

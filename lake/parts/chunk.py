@@ -25,6 +25,7 @@ class Chunk:
         "_buffer",
         "_picked",
         "_raw",
+        "_spans",
         "dictionary",
         "fixed",
         "mapped",
@@ -39,6 +40,7 @@ class Chunk:
         self._picked: tuple[Raw | pa.Array, Ints] | None = None  # from whose bytes, or values without a width
         self._buffer: pa.Buffer | None = None
         self._address: int | None = None
+        self._spans: tuple[Ints, pa.Buffer | None] | None = None
         self.fixed = None if self._raw is None else int(self._raw.shape[1])
         self.dictionary = array.dictionary if pa.types.is_dictionary(array.type) else None
 
@@ -49,7 +51,7 @@ class Chunk:
         chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = type_, len(raw), int(raw.shape[1]), None
         chunk.mapped = False
         chunk._array, chunk._raw, chunk._picked = None, raw, None
-        chunk._buffer, chunk._address = None, None
+        chunk._buffer = chunk._address = chunk._spans = None
         return chunk
 
     @property
@@ -82,6 +84,18 @@ class Chunk:
         return None if self._picked is None else self._picked[1]
 
     @property
+    def spans(self) -> tuple[Ints, pa.Buffer | None]:
+        """Where the values in `source` begin, and the last one ends, in which bytes; of strings and binaries."""
+        if self._spans is not None:
+            return self._spans
+        array = self.source
+        _, where, data = array.buffers()
+        found = np.frombuffer(where, np.int64, len(array) + 1, 8 * array.offset), data
+        if self._picked is None:  # else `source` may change
+            self._spans = found
+        return found
+
+    @property
     def source(self) -> pa.Array:
         """The values among which these are, of values without a fixed width."""
         return self.array if self._picked is None else self._picked[0]
@@ -112,9 +126,14 @@ class Chunk:
         if start == 0 and stop == self.rows:
             return self
         raw = self.raw
-        if raw is None:
-            return Chunk(self.array.slice(start, stop - start), mapped=self.mapped)
-        return self._of(stop - start, raw[start:stop], None)
+        if raw is not None:
+            return self._of(stop - start, raw[start:stop], None)
+        array = self.array.slice(start, stop - start)
+        if self._array is not None and not self._array.null_count:  # so that none of its rows has a width
+            chunk = self._of(len(array), None, None)
+            chunk._array = array
+            return chunk
+        return Chunk(array, mapped=self.mapped)
 
     def take(self, rows: Ints) -> Chunk:
         """These rows."""
@@ -139,7 +158,7 @@ class Chunk:
         chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = self.type, rows, self.fixed, self.dictionary
         chunk.mapped = self.mapped
         chunk._array, chunk._raw, chunk._picked = None, raw, picked
-        chunk._buffer, chunk._address = None, None
+        chunk._buffer = chunk._address = chunk._spans = None
         return chunk
 
 

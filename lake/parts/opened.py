@@ -47,6 +47,17 @@ class Opened:
             return cls.of(one, data, stored, lease)
         return cls(one, pa.ipc.open_file(data), stored, decoded=True, lease=lease)
 
+    def known(self, indices: Sequence[int], columns: Sequence[str]) -> list[list[Chunk]] | None:
+        """Columns of record batches, if all of them were read before."""
+        found = []
+        for name in columns:
+            chunks = self.chunks[name]
+            known = [chunk for index in indices if (chunk := chunks[index]) is not None]
+            if len(known) < len(indices):
+                return None
+            found.append(known)
+        return found
+
     def batch(self, index: int, columns: Sequence[str], *, new: bool) -> pa.RecordBatch:
         """Columns of a record batch, as stored. `new`: this process has not verified them yet."""
         if not self.decoded:

@@ -197,7 +197,10 @@ class PartReader:
         what is so small that a shard has no more than one batch of it.
         """
         opened = self.access.opened(one)
-        if not (partly or len(one.batches) == 1) or (opened is not None and opened.mapped):
+        if opened is not None and opened.mapped:
+            read = opened.known(indices, columns)
+            return self._chunks(one, indices, columns, meter, pool)[0] if read is None else read
+        if not (partly or len(one.batches) == 1):
             return self._chunks(one, indices, columns, meter, pool)[0]
         known = [[self._kept.get((one.digest, index, name)) for index in indices] for name in columns]
         if all(chunk is not None for chunks in known for chunk in chunks):
@@ -232,33 +235,28 @@ class PartReader:
     def _from_open(
         self, opened: Opened, indices: Sequence[int], columns: Sequence[str], meter: Meter, pool: Pool
     ) -> list[list[Chunk]]:
-        found = [[opened.chunks[name][index] for index in indices] for name in columns]
-        if all(chunk is not None for chunks in found for chunk in chunks):
-            return found  # type: ignore[return-value]
         begin = time.perf_counter()
-        if opened.decoded:
-            for number, name in enumerate(columns):
-                arrays, known = opened.arrays(name), opened.chunks[name]
-                for index in indices:
-                    if known[index] is None:
-                        known[index] = self._finished(arrays[index], name, mapped=True)
-                found[number] = [known[index] for index in indices]
-            return found  # type: ignore[return-value]
         if not opened.mapped:
-            found = self._decoded(opened, indices, columns, pool)  # type: ignore[assignment]
+            decoded = self._decoded(opened, indices, columns, pool)
             meter.add(decode_seconds=time.perf_counter() - begin)
-            return found  # type: ignore[return-value]
-        for at, index in enumerate(indices):
-            missing = [number for number, chunks in enumerate(found) if chunks[at] is None]
-            if missing:
-                batch = self.access.batch(opened, index, [columns[number] for number in missing])
-                for number in missing:
-                    found[number][at] = self._finished(
-                        batch.column(columns[number]), columns[number], mapped=True
-                    )
-                    opened.chunks[columns[number]][index] = found[number][at]
-        meter.add(decode_seconds=time.perf_counter() - begin)
-        return found  # type: ignore[return-value]
+            return decoded
+        if opened.decoded:
+            for name in columns:
+                arrays, chunks = opened.arrays(name), opened.chunks[name]
+                for index in indices:
+                    if chunks[index] is None:
+                        chunks[index] = self._finished(arrays[index], name, mapped=True)
+        else:
+            for index in indices:
+                missing = [name for name in columns if opened.chunks[name][index] is None]
+                if missing:
+                    batch = self.access.batch(opened, index, missing)
+                for name in missing:
+                    opened.chunks[name][index] = self._finished(batch.column(name), name, mapped=True)
+            meter.add(decode_seconds=time.perf_counter() - begin)
+        found = opened.known(indices, columns)
+        assert found is not None
+        return found
 
     def _decoded(
         self, opened: Opened, indices: Sequence[int], columns: Sequence[str], pool: Pool

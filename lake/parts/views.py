@@ -119,10 +119,9 @@ def _of_long(chunks: Sequence[Chunk]) -> Views | None:
         array = chunk.source
         if not len(array) or array.null_count:
             return None
-        _, where, data = array.buffers()
+        offsets, data = chunk.spans
         if data is None or data.size > _MOST:
             return None
-        offsets = np.frombuffer(where, np.int64, len(array) + 1, 8 * array.offset)
         starts, ends, picked = offsets[:-1], offsets[1:], chunk.picked
         if picked is not None:
             starts, ends = starts[picked], ends[picked]
