@@ -96,6 +96,29 @@ print(*(set(sys.modules) & set({heavy!r})))
     assert python(code).split() == []
 
 
+def test_threads_end_before_the_interpreter_does() -> None:
+    """All that are told to end by what was registered later: one that came back from C++ after it would abort it."""
+    code = """
+import atexit, threading, time
+from lake import _threads
+over = threading.Event()
+def work():
+    over.wait()
+    time.sleep(0.2)
+    print("ended", flush=True)
+_threads.start("work", work)
+atexit.register(over.set)
+"""
+    assert python(code).strip() == "ended"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_daemon_is_waited_for_at_the_end(module: Path) -> None:
+    """None is started but by the module that waits for them."""
+    source = module.read_text("utf-8")
+    assert module.name == "_threads.py" or not re.search(r"threading\.Thread\([^)]*daemon", source)
+
+
 def test_submodules_are_reached_through_the_package() -> None:
     """`import lake` is enough for `lake.torch`; a wrong name is still an AttributeError."""
     assert python("import lake; print(lake.torch.__name__)").strip() == "lake.torch"

@@ -7,12 +7,14 @@ nothing was kept or used again for a minute, when somebody waits for room, or wh
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from lake import _threads
 from lake.cache import holds
 from lake.errors import LakeError
 
@@ -38,7 +40,9 @@ class Idle:
         self._thread: threading.Thread | None = None
         self._used = 0.0
         self._refused_until = 0.0
+        self._over = False  # the process ends, and all leases with it
         holds.at_fork(self)
+        _all.add(self)
 
     @property
     def welcome(self) -> bool:
@@ -51,8 +55,7 @@ class Idle:
             self._used = time.monotonic()
             self._holders.add(holder)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="lake-idle", daemon=True)
-                self._thread.start()
+                self._thread = _threads.start("lake-idle", self._watch)
 
     def release(self) -> bool:
         """End all of them; whether there were any."""
@@ -78,6 +81,12 @@ class Idle:
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
+    def leave(self) -> None:
+        """Look after nothing any more: the process ends."""
+        with self._turn:
+            self._over = True
+            self._turn.notify_all()
+
     def before_fork(self) -> None:
         pass
 
@@ -95,14 +104,25 @@ class Idle:
                     self.give_way()
             except LakeError:  # an index that cannot be read: whoever uses it next says so
                 self.release()
-        self.release()
+        if not self._over:
+            self.release()
 
     def _is_needed(self) -> bool:
         """Whether there is something to look after, some time later; else the thread has ended."""
         with self._turn:
-            if self._holders:
+            if self._holders and not self._over:
                 self._turn.wait(LOOK_SECONDS)
-            needed = bool(self._holders) and time.monotonic() - self._used < IDLE_SECONDS
+            needed = bool(self._holders) and not self._over and time.monotonic() - self._used < IDLE_SECONDS
             if not needed:
                 self._thread = None
             return needed
+
+
+_all: weakref.WeakSet[Idle] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Have no thread run on into the end of the interpreter."""
+    for each in list(_all):
+        each.leave()

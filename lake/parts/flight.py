@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from lake import _threads
 from lake.cache import Lease, Pieces
 from lake.cache.holds import Hold
 from lake.format.values import Part
@@ -37,7 +38,6 @@ _SLOW_SECONDS: Final = 0.5  # below which nothing is slow, and between two looks
 _UNKNOWN_SECONDS: Final = 5.0  # above which a request is slow where none was answered yet
 _REQUEST_COST: Final = 2**20  # bytes that a request is worth, besides its own
 
-_EXIT_SECONDS: Final = 2.0  # that the end of the process waits for flights
 _ELSEWHERE_SECONDS: Final = 0.05  # after which a part that nobody here fetches is another process's to fetch
 
 _ABSENT, _ASKED, _HERE = range(3)
@@ -122,25 +122,18 @@ class Flight:
         self._readers = 0
         self._error: BaseException | None = None
         self._over = self._cancelled = False
-        self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
 
     def begin(self) -> None:
         """Start fetching."""
-        self._thread = threading.Thread(target=self._run, name="lake-fetch", daemon=True)
-        self._thread.start()
         _begun.add(self)
+        _threads.start("lake-fetch", self._run)
 
     def cancel(self) -> None:
         """Nobody wants it any more."""
         with self._turn:
             self._cancelled = True
             self._turn.notify_all()
-
-    def join(self, seconds: float) -> None:
-        """Wait for its end."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, seconds))
 
     def wait(self) -> None:
         """Have the part here as soon as can be; raises what it ended with otherwise."""
@@ -359,9 +352,5 @@ _begun: weakref.WeakSet[Flight] = weakref.WeakSet()
 @atexit.register
 def _end() -> None:
     """Leave no half file behind where a program ends in the middle of an epoch, by an exception maybe."""
-    flights = [each for each in _begun if each.pid == os.getpid()]
-    for each in flights:
+    for each in [each for each in _begun if each.pid == os.getpid()]:
         each.cancel()
-    deadline = time.monotonic() + _EXIT_SECONDS
-    for each in flights:
-        each.join(deadline - time.monotonic())

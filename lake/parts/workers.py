@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from lake import _threads
+
 Work: TypeAlias = Callable[[], object]
 
 URGENT: Final = 0  # priorities: lower first
 
 _IDLE_SECONDS: Final = 1.0
-_EXIT_SECONDS: Final = 2.0
 
 
 class Workers:
@@ -57,9 +58,7 @@ class Workers:
             if self._idle:
                 self._turn.notify()
             if len(self._waiting) > self._idle and len(self._threads) < self._limit and not self._ended:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+                self._threads.append(_threads.start(self._name, self._run))
 
     def give_up(self, thread: threading.Thread) -> None:
         """Count a thread whose work hangs no longer: another may take its place. It ends when that work does."""
@@ -73,12 +72,6 @@ class Workers:
             self._ended = True
             self._waiting.clear()
             self._turn.notify_all()
-
-    def join(self, seconds: float) -> None:
-        """Wait for what is being done."""
-        deadline = time.monotonic() + seconds
-        for thread in list(self._threads):
-            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
         while (taken := self._take()) is not None:
@@ -107,8 +100,7 @@ _all: weakref.WeakSet[Workers] = weakref.WeakSet()
 @atexit.register
 def _end() -> None:
     """Have no thread run on into the end of the interpreter."""
-    workers = [each for each in _all if each._pid == os.getpid()]  # a forked child has none of these threads
-    for each in workers:
+    for each in [
+        each for each in _all if each._pid == os.getpid()
+    ]:  # a forked child has none of these threads
         each.end()
-    for each in workers:
-        each.join(_EXIT_SECONDS)

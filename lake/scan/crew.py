@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from lake import _threads
 from lake.parts import OPEN_PARTS, Meter
 from lake.scan.gather import Batch, Loaded, Rows
 from lake.scan.schedule import Schedule, Step, Unit
@@ -29,7 +30,6 @@ AHEAD_BYTES: Final = 16 * 2**20  # and what they take, unless two take more: wha
 LIVE_BYTES: Final = 32 * 2**20  # of the units loaded, unless two alone take more
 _DESCRIPTION: Final = 4096  # bytes, of what is known of a column in a record batch of an open part
 _BESIDE: Final = 16 * 2**20  # that allocators keep for what comes, and threads take: as measured
-_EXIT_SECONDS: Final = 2.0  # that the end of the process waits for threads
 
 _NEW, _BUSY, _DONE = range(3)
 
@@ -150,12 +150,6 @@ class Crew:
                 self._coming.clear()
                 self._units.clear()
                 self._turn.notify_all()
-
-    def join(self, seconds: float) -> None:
-        """Wait for threads to end."""
-        deadline = time.monotonic() + seconds
-        for thread in list(self._threads):
-            thread.join(max(0.0, deadline - time.monotonic()))
 
     # --- what is to be done (with the lock held) ----------------------------------------------
 
@@ -312,9 +306,7 @@ class Crew:
     def _help(self) -> None:
         """See that there are threads (with the lock held)."""
         if len(self._threads) < self._wanted and (self._following is not None or self._look(0) is not None):
-            thread = threading.Thread(target=self._work, name="lake-scan", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(_threads.start("lake-scan", self._work))
 
     def _work(self) -> None:
         while (task := self._await_task()) is not None:
@@ -383,8 +375,5 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 @atexit.register
 def _end() -> None:
     """Have no thread run on into the end of the interpreter."""
-    crews = list(_crews)
-    for crew in crews:
+    for crew in list(_crews):
         crew.close()
-    for crew in crews:
-        crew.join(_EXIT_SECONDS)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lake import plan
+from lake import _threads, plan
 from lake.cache import Needs
 from lake.format.values import Part
 from lake.parts import Meter
@@ -166,8 +166,7 @@ class Residence:
             return self._cache.idle.note(self)
         hurried = self._settled or self._tight or self._short  # the first batch may wait for room, too
         if hurried and self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._work, name="lake-ahead", daemon=True)
-            self._thread.start()
+            self._thread = _threads.start("lake-ahead", self._work)
         return self._turn.notify()
 
     def release(self) -> None:

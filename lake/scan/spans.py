@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from lake import _threads
 from lake.plan import EpochPlan
 from lake.plan.permutation import Ints
 from lake.scan.select import GROUP, Selected, Selecting, Stopped
@@ -45,10 +46,7 @@ class Spans:
             if self._left is not None:
                 self._left -= planned.rows
             if self._coming is not None and self._left != 0:
-                self._thread = threading.Thread(
-                    target=self._look, args=(self._coming,), name="lake-look", daemon=True
-                )
-                self._thread.start()
+                self._thread = _threads.start("lake-look", self._look, self._coming)
             if planned.rows:
                 return planned
         return None
