@@ -48,11 +48,8 @@ class Chunk:
     def of_raw(cls, raw: Raw, type_: pa.DataType) -> Chunk:
         """The values with these bytes, of a type that is no dictionary."""
         chunk = object.__new__(cls)
-        chunk.type, chunk.rows, chunk.fixed, chunk.dictionary = type_, len(raw), int(raw.shape[1]), None
-        chunk.mapped = False
-        chunk._array, chunk._raw, chunk._picked = None, raw, None
-        chunk._buffer = chunk._address = chunk._spans = None
-        return chunk
+        chunk.type, chunk.fixed, chunk.dictionary, chunk.mapped = type_, int(raw.shape[1]), None, False
+        return chunk._of(len(raw), raw, None)
 
     @property
     def raw(self) -> Raw | None:
@@ -129,11 +126,11 @@ class Chunk:
         if raw is not None:
             return self._of(stop - start, raw[start:stop], None)
         array = self.array.slice(start, stop - start)
-        if self._array is not None and not self._array.null_count:  # so that none of its rows has a width
-            chunk = self._of(len(array), None, None)
-            chunk._array = array
-            return chunk
-        return Chunk(array, mapped=self.mapped)
+        if self.array.null_count:  # its rows may have a width where none of them is null
+            return Chunk(array, mapped=self.mapped)
+        chunk = self._of(len(array), None, None)
+        chunk._array = array
+        return chunk
 
     def take(self, rows: Ints) -> Chunk:
         """These rows."""

@@ -28,9 +28,7 @@ from lake.parts.copies import Copies
 from lake.parts.meter import Meter
 from lake.parts.workers import URGENT, Work, Workers
 
-REQUEST_BYTES: Final = (
-    8 * 2**20
-)  # of a request for what is not needed now, about: Amazon's guidelines say 8 to 16
+REQUEST_BYTES: Final = 8 * 2**20  # of one for what is not needed now, about; Amazon's guidelines say 8 to 16
 
 _HEDGED_SHARE: Final = 20  # at most one request of so many is sent twice
 _SLOW: Final = 3  # times the 95th percentile of recent requests

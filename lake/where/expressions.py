@@ -43,7 +43,7 @@ class Expression:
         try:
             for each in (self.expression, ~self.expression):  # bound to the columns, not carried out
                 nothing.scanner(columns={"met": each})
-        except (pa.ArrowException, ValueError, NotImplementedError) as error:
+        except (pa.ArrowException, ValueError) as error:
             raise ValueError(
                 f"where={self.text}: {first_line(error)}; columns: {', '.join(names)}"
             ) from error
